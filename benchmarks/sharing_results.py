@@ -39,10 +39,9 @@ from fedproto_app.settings import AggregationSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
 from fedproto_app.strategies.kindred.learner import (
-    CLIENTS,
     GRAM,
-    MEMBER,
     MOMENT,
+    OTHERS,
     UNIT,
     KindredLearner,
 )
@@ -140,28 +139,23 @@ class Judged(NamedTuple):
         return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
 
 
-def masked_mean(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the mean of these clients' means, [N, …] → […], each a node of a masked sum."""
+def masked_total(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the total of what these clients send, [N, …] → […], each a node of a masked sum."""
     bits, nodes = AggregationSettings().secure_bits, len(rows)
     sums = [Sums({"": row.astype(np.float64) / UNIT}, {}) for row in rows]
-    vectors = [packed(of_node, bits, nodes) for of_node in sums]
     layout = Layout.from_sums(sums[0])
-    total = unpacked(added(vectors, layout.size), layout, bits).values[""]
-    return (UNIT * total / nodes).astype(np.float32)
+    vector = added([packed(of_node, bits, nodes) for of_node in sums], layout.size)
+    return unpacked(vector, layout, bits).values[""].astype(np.float32)
 
 
 def guidances_of(sent: Arrays, groups: Sequence[str]) -> list[Arrays]:
-    """Return what the server sends to each client if masks hide all but totals: the mean over all,
+    """Return what the server sends to each client where masks hide all but totals: those over all,
     and over the group of each client that has one."""
     names = sorted({"", *groups})
-    rows_of = {name: [r for r, group in enumerate(groups) if name in ("", group)] for name in names}
-    means = {n: np.stack([masked_mean(sent[n][rows_of[g]]) for g in names]) for n in (GRAM, MOMENT)}
-    counts = np.array([len(rows_of[name]) for name in names], np.float32)
-    member = [[1.0 if name in ("", group) else -1.0 for name in names] for group in groups]
-    return [
-        {**means, CLIENTS: counts, MEMBER: np.array([of_client], np.float32)}
-        for of_client in member
-    ]
+    rows = {name: [r for r, group in enumerate(groups) if name in ("", group)] for name in names}
+    totals = {n: np.stack([masked_total(sent[n][rows[g]]) for g in names]) for n in (GRAM, MOMENT)}
+    others = [[float(n in ("", group)) * (len(rows[n]) - 1) for n in names] for group in groups]
+    return [{**totals, OTHERS: np.array([of_client], np.float32)} for of_client in others]
 
 
 def errors_of(
