@@ -3,6 +3,7 @@
     python -m benchmarks.sharing_results                    # all cells, about an hour of one core
     python -m benchmarks.sharing_results milano demo        # the cells of two data sets
     python -m benchmarks.sharing_results --page-only        # from existing figures
+    python -m benchmarks.sharing_results demo --masked      # writes the table of masked sums alone
 
 A cell is a data set, so many steps ahead, and so many periods of training at every client. Each has
 Kindred, Kindred alone, and Kindred with masked sums: of all clients, and where the data have groups
@@ -203,7 +204,7 @@ def geometric(ratios: NDArray[np.float64]) -> float:
 
 def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
     titles = ["data", "steps", "periods", "clients", "test part", "MAE gain", "95% CI"]
-    lines = [[*titles, "better off", "finding", "MSE ratio", "all alike", "groups"]]
+    lines = [[*titles, "better off", "finding", "MSE ratio", "all alike"]]
     for cell in cells:
         errors, gain = cell["errors"], gain_in(cell)
         interval = gain.interval
@@ -216,9 +217,23 @@ def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
             gain.finding.value,
             f"{geometric(ratio(errors, KINDRED, ALONE)):.3f}",
             f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
-            f"{geometric(ratio(errors, GROUPS, ALONE)):.3f}" if GROUPS in errors else "",
         ]
         lines.append(row)
+    return table_texts(lines)
+
+
+def masked_lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the table of Kindred in the clear and with masked sums, relative to Kindred alone."""
+    lines = [["data", "steps", "periods", "clients", "kin", "common, masked", "groups, masked"]]
+    for cell in cells:
+        errors = cell["errors"]
+        ratios = [
+            geometric(ratio(errors, m, ALONE)) for m in (KINDRED, ALIKE, GROUPS) if m in errors
+        ]
+        figures = [f"{figure:.3f}" for figure in ratios]
+        clients = str(len(errors[ALONE]))
+        row = [cell["data"], str(cell["steps"]), str(cell["periods"] or "all"), clients, *figures]
+        lines.append([*row, *["-"] * (len(lines[0]) - len(row))])
     return table_texts(lines)
 
 
@@ -273,6 +288,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help="; ".join(SETS))
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
+    parser.add_argument("--masked", action="store_true", help="write only that table of the page")
     arguments = parser.parse_args()
     require_names(parser, arguments.sets, SETS, "set")
     torch.set_num_threads(1)
@@ -289,6 +305,9 @@ def main() -> None:
     ]
     cells = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
     note = f"`python -m {MAKER}`: seed 0; {cells[-1]['made']}."
+    write_section(PAGE, "masked", MAKER, [*masked_lines_of(cells), "", note])
+    if arguments.masked:
+        return
     write_section(PAGE, "cells", MAKER, [*lines_of(cells), "", note])
     write_section(PAGE, "summary", MAKER, [*summary_of(cells), "", note])
 
