@@ -3,17 +3,19 @@
     python -m benchmarks.sharing_results                    # all cells, about an hour of one core
     python -m benchmarks.sharing_results milano demo        # the cells of two data sets
     python -m benchmarks.sharing_results --page-only        # from existing figures
+    python -m benchmarks.sharing_results demo --masked      # writes the table of masked sums alone
 
 A cell is a data set, so many steps ahead, and so many periods of training at every client. Each has
-Kindred, Kindred alone, and Kindred with equal weights for all others. The halves of the methods are
-the app's own, one client after the other in one process.
+Kindred, Kindred alone, and Kindred with masked sums: of all clients, and where the data have groups
+also of each group. The halves of the methods are the app's own, one client after the other in one
+process. Sums are rounded as masks need it, and the masks, which cancel exactly, are left out.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import repeat
@@ -28,44 +30,57 @@ from benchmarks.machine import processors
 from benchmarks.pages import ROOT, data_root, table_texts, write_section
 from benchmarks.parts import parser_of, require_names
 from benchmarks.results.declared import page
-from fedproto_app.core.messages import Guidance
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, parts_of
 from fedproto_app.report.comparison import percent_gain
 from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
-from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings import AggregationSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.strategies.kindred.learner import KindredLearner
+from fedproto_app.strategies.kindred.learner import (
+    GRAM,
+    MOMENT,
+    OTHERS,
+    UNIT,
+    KindredLearner,
+)
 from fedproto_app.tasks.forecasting.metrics import BLOCK_METRICS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.trust.fixed_point import Layout, Sums, packed, unpacked
+from fedproto_app.trust.masks import added
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"
 MAKER = "benchmarks.sharing_results"
 OUTPUT = ROOT / "runs" / "results" / "sharing"
-ALONE, KINDRED, ALIKE = "alone", "Kindred", "all alike"
+ALONE, KINDRED, ALIKE, GROUPS = "alone", "Kindred", "all alike", "groups"
 Errors = dict[str, list[float]]  # test MSE by method, of the clients in the source's order
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set. steps: ahead; periods: of training at every client, 0: all."""
+    """A data set. steps: ahead; periods: of training at every client, 0: all. group: of a client,
+    which no model is told, if its owner could name one."""
 
     settings: dict[str, object]
     steps: tuple[int, ...] = (1, 24)
     periods: tuple[int, ...] = (1, 2, 7, 0)
     base: str = ""  # the configuration that it starts from
     shifted: bool = False
+    group: Callable[[ClientSeries], str] = lambda series: ""
 
 
 SETS = {
-    "demo": DataSet({"data.calendar": "week"}),
+    "demo": DataSet({"data.calendar": "week"}, group=lambda series: series.group),
     "milano": DataSet({}, base="milano"),
     "milano, weekdays known": DataSet({"data.calendar": "week"}, base="milano"),
     "milano, level shift": DataSet({}, base="milano", shifted=True),
     "electricity": DataSet({}, base="electricity"),
-    "m4": DataSet({"data.max-clients": 0}, base="m4"),
+    # The two collections that it was made of differ in length.
+    "m4": DataSet(
+        {"data.max-clients": 0}, base="m4", group=lambda series: str(len(series.values) > 800)
+    ),
     "PM2.5": DataSet(
         {
             "data.source": "long-csv",
@@ -125,22 +140,49 @@ class Judged(NamedTuple):
         return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
 
 
+def masked_total(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the total of what these clients send, [N, …] → […], each a node of a masked sum."""
+    bits, nodes = AggregationSettings().secure_bits, len(rows)
+    sums = [Sums({"": row.astype(np.float64) / UNIT}, {}) for row in rows]
+    layout = Layout.from_sums(sums[0])
+    vector = added([packed(of_node, bits, nodes) for of_node in sums], layout.size)
+    return unpacked(vector, layout, bits).values[""].astype(np.float32)
+
+
+def guidances_of(sent: Arrays, groups: Sequence[str]) -> list[Arrays]:
+    """Return what the server sends to each client where masks hide all but totals: those over all,
+    and over the group of each client that has one."""
+    names = sorted({"", *groups})
+    rows = {name: [r for r, group in enumerate(groups) if name in ("", group)] for name in names}
+    totals = {n: np.stack([masked_total(sent[n][rows[g]]) for g in names]) for n in (GRAM, MOMENT)}
+    others = [[float(n in ("", group)) * (len(rows[n]) - 1) for n in names] for group in groups]
+    return [{**totals, OTHERS: np.array([of_client], np.float32)} for of_client in others]
+
+
 def errors_of(
-    series: Sequence[ClientSeries], settings: Settings, periods: int
+    series: Sequence[ClientSeries], settings: Settings, periods: int, groups: Sequence[str]
 ) -> tuple[Errors, dict[str, list[list[float]]]]:
-    """Return the errors of a cell, and the blocks of Kindred together and alone."""
+    """Return the errors of a cell, and the blocks of Kindred together and alone.
+
+    groups: of the clients, "" for those without one.
+    """
     section = settings.method_table(KindredSettings)
     learner = KindredLearner(settings.training, section, ForecastingTask(settings))
     clients = [Client(client_series, settings, periods) for client_series in series]
     fitted = [client.fitted_alone(learner) for client in clients]
     cohorts = [cohort for cohort, _ in fitted]
     judged = {ALONE: list(map(Judged.of, clients, repeat(learner), cohorts))}
-    priors = priors_of(joined([arrays for _, arrays in fitted]), section.temperatures)
-    for method, first in ((KINDRED, 0), (ALIKE, 1)):
-        for row, (client, cohort) in enumerate(zip(clients, cohorts, strict=True)):
-            client.receive(
-                learner, cohort, {n: p[row : row + 1, first:] for n, p in priors.items()}
-            )
+    sent = joined([arrays for _, arrays in fitted])
+    priors = priors_of(sent, section.temperatures)
+    guidances = {
+        KINDRED: [{n: p[row : row + 1] for n, p in priors.items()} for row in range(len(clients))],
+        ALIKE: guidances_of(sent, [""] * len(clients)),
+    }
+    if any(groups):
+        guidances[GROUPS] = guidances_of(sent, groups)
+    for method, of_clients in guidances.items():
+        for client, cohort, guidance in zip(clients, cohorts, of_clients, strict=True):
+            client.receive(learner, cohort, guidance)
         judged[method] = list(map(Judged.of, clients, repeat(learner), cohorts))
     errors = {method: [client.mse for client in rows] for method, rows in judged.items()}
     blocks = {method: [client.blocks for client in judged[method]] for method in (ALONE, KINDRED)}
@@ -177,6 +219,21 @@ def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
             f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
         ]
         lines.append(row)
+    return table_texts(lines)
+
+
+def masked_lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the table of Kindred in the clear and with masked sums, relative to Kindred alone."""
+    lines = [["data", "steps", "periods", "clients", "kin", "common, masked", "groups, masked"]]
+    for cell in cells:
+        errors = cell["errors"]
+        ratios = [
+            geometric(ratio(errors, m, ALONE)) for m in (KINDRED, ALIKE, GROUPS) if m in errors
+        ]
+        figures = [f"{figure:.3f}" for figure in ratios]
+        clients = str(len(errors[ALONE]))
+        row = [cell["data"], str(cell["steps"]), str(cell["periods"] or "all"), clients, *figures]
+        lines.append([*row, *["-"] * (len(lines[0]) - len(row))])
     return table_texts(lines)
 
 
@@ -231,6 +288,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help="; ".join(SETS))
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
+    parser.add_argument("--masked", action="store_true", help="write only that table of the page")
     arguments = parser.parse_args()
     require_names(parser, arguments.sets, SETS, "set")
     torch.set_num_threads(1)
@@ -247,6 +305,9 @@ def main() -> None:
     ]
     cells = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
     note = f"`python -m {MAKER}`: seed 0; {cells[-1]['made']}."
+    write_section(PAGE, "masked", MAKER, [*masked_lines_of(cells), "", note])
+    if arguments.masked:
+        return
     write_section(PAGE, "cells", MAKER, [*lines_of(cells), "", note])
     write_section(PAGE, "summary", MAKER, [*summary_of(cells), "", note])
 
@@ -263,13 +324,14 @@ def compute(name: str, steps: int) -> None:
         file = OUTPUT / f"{name}-{steps}-{periods}.json"
         if periods >= periods_available or file.exists():
             continue
-        errors, blocks = errors_of(series, settings_in(chosen, steps, periods), periods)
+        groups = list(map(chosen.group, series))
+        errors, blocks = errors_of(series, settings_in(chosen, steps, periods), periods, groups)
         cell = {"data": name, "steps": steps, "periods": periods}
         cell |= {"errors": errors, "blocks": blocks}
         cell["made"] = f"{date.today().isoformat()}; {processors()}"
         file.write_text(json.dumps(cell), encoding="utf-8")
-        shared = geometric(ratio(errors, KINDRED, ALONE))
-        print(f"{name}, {steps} steps, {periods or 'all'} periods: {shared:.3f}", flush=True)
+        ratios = [f"{m} {geometric(ratio(errors, m, ALONE)):.3f}" for m in errors if m != ALONE]
+        print(f"{name}, {steps} steps, {periods or 'all'} periods:", *ratios, flush=True)
 
 
 if __name__ == "__main__":

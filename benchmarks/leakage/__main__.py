@@ -1,6 +1,7 @@
 """What the server learns from what clients send: the tables and picture of docs/leakage.md.
 
     python -m benchmarks.leakage [--data milano | electricity | synthetic] [--rounds 8] [--page]
+    python -m benchmarks.leakage --masked [--page]      # Kindred's sums, clear and masked
 
 Real data if FEDPROTO_DATA has it, else embedded data; the tables say which. A minute on a core.
 """
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from benchmarks.leakage.attackers import Estimate, Vectors
 from benchmarks.leakage.days import DayAttack, day_attacks, day_table
+from benchmarks.leakage.masked import sum_attacks, sum_table
 from benchmarks.leakage.membership import Membership, memberships
 from benchmarks.leakage.reconstruction import Reconstruction, profiles, window_from_gradient
 from benchmarks.leakage.victims import REAL, Victims, data_settings
@@ -45,26 +47,30 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--data", default="milano", choices=[*REAL, "synthetic"])
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--masked", action="store_true", help="only Kindred's sums")
     parser.add_argument("--page", action="store_true", help="write tables and picture to docs/")
     arguments = parser.parse_args()
     title, data = data_settings(arguments.data)
     console = Console()
     console.print(f"data: {title}", highlight=False)
-    figures = measured(Victims(data, arguments.rounds), console)
+    victims = Victims(data, arguments.rounds)
     command = f"python -m benchmarks.leakage --data {arguments.data} --rounds {arguments.rounds}"
-    footnote = (
-        f"`{command} --page`: {figures.clients} clients of {title}, seed 0; {machine_line()}."
-    )
-    sections = {
-        "profiles": [*profile_table(figures), "", footnote],
-        "membership": [*membership_table(figures.memberships), "", footnote],
-        "days": [*day_table(figures.single_days), "", footnote],
-    }
+    clients = f"{len(victims.names)} clients of {title}"
+    footnote = f"`{command} --page`: {clients}, seed 0; {machine_line()}."
+    masked = f"`python -m benchmarks.leakage --masked --page`: {clients}, seed 0; {machine_line()}."
+    sections = {"masked": [*sum_table(sum_attacks(victims)), "", masked]}
+    figures = None if arguments.masked else measured(victims, console)
+    if figures:
+        sections |= {
+            "profiles": [*profile_table(figures), "", footnote],
+            "membership": [*membership_table(figures.memberships), "", footnote],
+            "days": [*day_table(figures.single_days), "", footnote],
+        }
     for name, lines in sections.items():
         console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
         if arguments.page:
             write_section(PAGE, name, "benchmarks.leakage", lines)
-    if arguments.page:
+    if arguments.page and figures:
         draw(figures, PICTURE)
 
 

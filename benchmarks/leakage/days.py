@@ -6,12 +6,13 @@ what clients send, and nothing of their scale, so figures are correlations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.leakage.attackers import Vectors, inverted
@@ -87,16 +88,16 @@ def _run(
     return settings, learner.task.gather(windows, 1)
 
 
-def _end_of_training(client: ClientSeries, settings: Settings) -> int:
+def end_of_training(client: ClientSeries, settings: Settings) -> int:
     back = lookback(settings.data)
     return back + parts_of(client, settings.data)[0]
 
 
-def _share_ending(days_earlier: int, victims: Victims, client: ClientSeries) -> float:
+def share_ending(days_earlier: int, victims: Victims, client: ClientSeries) -> float:
     """Return the train share with which training ends at a midnight, so many days earlier."""
     settings = victims.settings("kindred")
     back = lookback(settings.data)
-    end = _end_of_training(client, settings) // DAY * DAY - DAY * days_earlier
+    end = end_of_training(client, settings) // DAY * DAY - DAY * days_earlier
     return (end - back + 0.5) / (len(client.values) - back)
 
 
@@ -108,14 +109,14 @@ def of_one_day(victims: Victims, series: list[ClientSeries], limited: bool) -> V
     """The prototype is the day, by phase."""
     figures = []
     for earlier in range(DAYS):
-        share = _share_ending(earlier, victims, series[0])
+        share = share_ending(earlier, victims, series[0])
         more = {"data.history": 1, "data.train-share": share, "data.validation-share": 0.1}
         run = _run(victims, series, limited, "kindred", **more)
         if run is None:
             return None
         for client, guess in zip(series, _prototypes(run), strict=True):
-            end = _end_of_training(client, run[0])
-            figures.append(_correlation(guess, _by_phase(client, end - DAY, end)))
+            end = end_of_training(client, run[0])
+            figures.append(correlation(guess, by_phase(client, end - DAY, end)))
     return np.array(figures)
 
 
@@ -124,7 +125,7 @@ def of_difference(victims: Victims, series: list[ClientSeries], limited: bool) -
     if their scales are taken as equal."""
     figures = []
     for earlier in range(DAYS):
-        share = _share_ending(earlier, victims, series[0])
+        share = share_ending(earlier, victims, series[0])
         later, longer = (
             _run(
                 victims,
@@ -139,8 +140,8 @@ def of_difference(victims: Victims, series: list[ClientSeries], limited: bool) -
             return None
         guesses = (WEEK + 1) * _prototypes(longer) - WEEK * _prototypes(later)
         for client, guess in zip(series, guesses, strict=True):
-            first = _end_of_training(client, longer[0]) - DAY * (WEEK + 1)
-            figures.append(_correlation(guess, _by_phase(client, first, first + DAY)))
+            first = end_of_training(client, longer[0]) - DAY * (WEEK + 1)
+            figures.append(correlation(guess, by_phase(client, first, first + DAY)))
     return np.array(figures)
 
 
@@ -153,30 +154,44 @@ def of_sums(victims: Victims, series: list[ClientSeries], limited: bool) -> Vect
     learner = victims.learner("kindred", **more)
     assert isinstance(learner, KindredLearner)
     figures, (settings, samples) = [], run
-    back = lookback(settings.data)
     for row, client in enumerate(series[:INVERTED]):
-        end = _end_of_training(client, settings)
-        length, first = back + DAY, end - back - DAY
-
-        def sent(width: int, values: Tensor, _: Tensor) -> list[Tensor]:
-            features = learner.model.encode({}, _inputs(values, settings).float()).double()
-            residuals = values[back:, None] - features[:, learner.model.newest, None]
-            gram, moment = sums(features[:, :width], residuals, torch.ones(DAY))
-            return [gram / DAY, moment / DAY]
-
-        truth = _standardised(samples, row, length, learner.task.layout)
-        day = torch.from_numpy(_prototypes(run)[row])
-        guess = day[(client.start + first + np.arange(length)) % DAY]
-        # First by the products of values, which are smooth, then by those of the waves as well.
-        for width in (learner.model.plain_width, learner.model.representation_dim):
-            observed = [value.float().double() for value in sent(width, truth, truth)]
-            sent_of_width = partial(sent, width)
-            guess = inverted(sent_of_width, observed, guess, torch.zeros(1).double(), 1000)
-        figures.append(_correlation(guess.numpy(), truth.numpy()))
+        truth = standardised(samples, row, lookback(settings.data) + DAY, learner.task.layout)
+        phases = phases_of(client, settings)
+        guess = series_from([truth], _prototypes(run)[row][phases], learner)
+        figures.append(correlation(guess, truth.numpy()))
     return np.array(figures)
 
 
-def _standardised(samples: CohortSamples, row: int, length: int, layout: WindowLayout) -> Tensor:
+def phases_of(client: ClientSeries, settings: Settings) -> NDArray[np.int64]:
+    """Return the phases of the look-back and the day that a run with `history = 1` trains on."""
+    length = lookback(settings.data) + DAY
+    first = end_of_training(client, settings) - length
+    return np.asarray((client.start + first + np.arange(length)) % DAY)
+
+
+def series_from(truths: Sequence[Tensor], start: Vectors, learner: KindredLearner) -> Vectors:
+    """Return the series whose A and B come nearest to the mean of those of these series, [length].
+
+    start: where the search begins.
+    """
+    settings, guess = learner.task.settings, torch.from_numpy(start)
+    back = lookback(settings.data)
+
+    def sent(width: int, values: Tensor, _: Tensor) -> list[Tensor]:
+        features = learner.model.encode({}, _inputs(values, settings).float()).double()
+        residuals = values[back:, None] - features[:, learner.model.newest, None]
+        gram, moment = sums(features[:, :width], residuals, torch.ones(DAY))
+        return [gram / DAY, moment / DAY]
+
+    # First by the products of values, which are smooth, then by those of the waves as well.
+    for width in (learner.model.plain_width, learner.model.representation_dim):
+        both = zip(*(sent(width, truth, truth) for truth in truths), strict=True)
+        observed = [torch.stack(rows).mean(dim=0).float().double() for rows in both]
+        guess = inverted(partial(sent, width), observed, guess, torch.zeros(1).double(), 1000)
+    return np.asarray(guess.numpy())
+
+
+def standardised(samples: CohortSamples, row: int, length: int, layout: WindowLayout) -> Tensor:
     """Return the values that a client's only batch is made of: its look-back and its targets."""
     used = samples.batches[row, 0].sort().values
     inputs, targets = samples.inputs[row, used].double(), samples.targets[row, used, 0].double()
@@ -215,16 +230,17 @@ def of_edges(victims: Victims, series: list[ClientSeries], limited: bool) -> Vec
         used = samples.batches[row][: samples.batch_counts[row]]
         last = samples.inputs[row, int(used.max()), :_TOGETHER].double().numpy()
         truth = last[1:]
-        figures.append(_correlation(guess, truth))
+        figures.append(correlation(guess, truth))
     return np.array(figures)
 
 
-def _by_phase(client: ClientSeries, first: int, end: int) -> Vectors:
+def by_phase(client: ClientSeries, first: int, end: int) -> Vectors:
     """Return the values of a day by phase; the last value before a gap fills it."""
     order = np.argsort((client.start + np.arange(first, end)) % DAY)
     values = client.values[first:end][order]
     return np.where(np.isfinite(values), values, np.nanmean(client.values))
 
 
-def _correlation(guess: Vectors, truth: Vectors) -> float:
+def correlation(guess: Vectors, truth: Vectors) -> float:
+    """Return Pearson's correlation of a guess and the truth."""
     return float(np.corrcoef(guess, truth)[0, 1])

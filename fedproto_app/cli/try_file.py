@@ -87,10 +87,12 @@ def try_file(
     Recognises the file, takes the period from its clock, and forecasts one
     period ahead (or tells the classes) in the simplest ways, with a closed
     form for each client alone, and with one that the clients learn
-    together. Nothing leaves this machine. It ends with one sentence, one
-    table, a report and, for series, a file with the next values. Columns
-    known in advance, such as a weather forecast, get rows of their own: the
-    answer says what they bring alone, and what sharing adds to that.
+    together. Nothing leaves this machine. In a deployment Kindred's server
+    would read each client's mean day, or with kindred.sharing=groups and
+    masked sums only totals. It ends with one sentence, one table, a report
+    and, for series, a file with the next values. Columns known in advance,
+    such as a weather forecast, get rows of their own: the answer says what
+    they bring alone, and what sharing adds to that.
 
     [bold]Examples[/bold]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from fedproto_app.core.messages import SampleTimes
 from fedproto_app.core.metrics import Metric, metric_of, metric_row
 from fedproto_app.core.stored import AnyArray
+
+KeyT = TypeVar("KeyT")
 
 LONGEST_NAME = 256  # characters
 # Control characters, characters that change the writing direction, and halves of characters.
@@ -59,10 +62,10 @@ def keys_of(arrays: Mapping[str, AnyArray]) -> list[ClientKey]:
 class ClientFacts:
     """A node's declaration of one client.
 
-    samples: train samples, or 0 for a client that is never asked to train. group: its true group
-    or "". class_counts: train samples by stage and class, () where the node does not
-    report them or the task has no classes. times: of its samples, None where the method does not
-    use them.
+    samples: train samples, or 0 for a client that is never asked to train. group: the group that
+    its site or its source names, or "". class_counts: train samples by stage and class, () where
+    the node does not report them or the task has no classes. times: of its samples, None where the
+    method does not use them.
     """
 
     samples: int
@@ -70,6 +73,30 @@ class ClientFacts:
     missing_share: float
     class_counts: tuple[tuple[int, ...], ...] = ()
     times: SampleTimes | None = None
+
+
+def groups_of_nodes(facts: Mapping[ClientKey, ClientFacts]) -> dict[str, str]:
+    """Return the group of each node: that of all its clients, or "" if they differ."""
+    groups: dict[str, str] = {}
+    for key, of_client in facts.items():
+        first = groups.setdefault(key.node, of_client.group)
+        groups[key.node] = first if first == of_client.group else ""
+    return groups
+
+
+def of_enough(group_of: Mapping[KeyT, str], least: int) -> dict[str, list[KeyT]]:
+    """Return the members of each group of at least `least`, the others together as "".
+
+    If the others are too few, the smallest groups join them.
+    """
+    groups: dict[str, list[KeyT]] = defaultdict(list)
+    for key, name in group_of.items():
+        groups[name].append(key)
+    others = groups.pop("", [])
+    for name in sorted(groups, key=lambda name: (len(groups[name]), name)):
+        if len(groups[name]) < least or 0 < len(others) < least:
+            others += groups.pop(name)
+    return {**groups, "": others} if others else dict(groups)
 
 
 @dataclass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -54,12 +55,14 @@ class Total(NamedTuple):
     """Sums over a round's clients, where masks hide each client's values.
 
     values: by name, of arrays by class [C, …]. clients: their number. by_class: [C] the number of
-    clients that have each class.
+    clients that have each class. groups: the sums over each group of enough nodes, where the method
+    asks for them (`Sends.by_group`); a checkpoint does not keep them.
     """
 
     values: Mapping[str, NDArray[np.float64]]
     clients: int
-    by_class: NDArray[np.int64]
+    by_class: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+    groups: Mapping[str, Total] = MappingProxyType({})
 
 
 def mean_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -83,6 +83,8 @@ class Sends:
         rejects impossible values.
     reveals: what the server learns of a client, in words.
     consent: the key of a site's file that must allow this, "" if none.
+    by_group: whether the server also uses the values of each group of clients that sites name by
+        themselves. Masked sums then give the total of each group of enough nodes.
     passed_on: what other nodes learn of a client because the server sends its values on, in words;
         "" if it does not. A site must allow this with ``shares-classes``.
     """
@@ -100,6 +102,7 @@ class Sends:
     any_size: bool = False
     reveals: str = ""
     consent: str = ""
+    by_group: bool = False
     passed_on: str = ""
 
     def __post_init__(self) -> None:

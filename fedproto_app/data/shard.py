@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.data.shape import DataShape
 
 
 class ClientData(Protocol):
     """One client's data at its node.
 
-    train_samples: over all stages. group: the true group if the source knows it, else "".
+    train_samples: over all stages. group: the group if the source knows it, else "".
     missing_share: of the values. class_counts: train samples, a row per stage and a column per
     class, empty without classes. note: a remark on the data for a person, or "".
     """
@@ -51,3 +53,16 @@ class Shard:
             for name in clients
             if name not in self.clients
         }
+
+
+def groups_in(path: str) -> dict[str, str]:
+    """Return the group of each client in a CSV file with a column of clients and one of groups.
+
+    A header is a client that nobody has. Raises `DataError` if it cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            return dict(csv.reader(file))
+    except (OSError, ValueError, csv.Error) as fault:
+        reason = f"expected lines of a client and its group: {fault}"
+        raise DataError(f"data.groups = {path!r}: {reason}") from None

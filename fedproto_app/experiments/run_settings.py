@@ -62,8 +62,8 @@ def unclaimed_settings(changes: Mapping[str, object], nodes: int) -> Settings:
         raise SettingsError(
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
         )
-    paths = (("data", "path"), ("data", "covariates"), ("encoder", "path"), ("output", "dir"))
-    for table, key in paths:
+    of_data = [("data", key) for key in ("path", "covariates", "groups")]
+    for table, key in (*of_data, ("encoder", "path"), ("output", "dir")):
         section = getattr(settings, table)
         if path := getattr(section, key):
             absolute = section.model_copy(update={key: _absolute(path)})

@@ -24,7 +24,7 @@ from fedproto_app.core.errors import DataError, FedProtoError, SettingsError, sy
 from fedproto_app.core.events import Value, tell
 from fedproto_app.core.messages import MaskingOrder, NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.core.methods import method_named
-from fedproto_app.data.shard import Shard
+from fedproto_app.data.shard import Shard, groups_in
 from fedproto_app.data.shared_read import forget
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.node.device import torch_device, use_precision
@@ -72,11 +72,13 @@ _WORK: dict[Phase, Callable[[Node, Order, Sequence[Share]], list[Reply]]] = {
 def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     """Return the clients that this node holds, or the reason why it has none."""
     site, shard, times, error = Site(), Shard({}, {}), dict[str, SampleTimes](), ""
+    groups = dict[str, str]()  # that the run names
     least_samples = 0  # declared instead of the clients' numbers, if positive
     try:
         site = read_site(context.node_config, deployed=not simulated)
         run = settings_from(context.run_config)
         shard = _shard(run, site, simulated=simulated)
+        groups = groups_in(run.data.groups) if simulated and run.data.groups else {}
         if withholds_samples(run):
             least_samples = task_class(run.task).sample_multiple(run)
         if method_named(run.method).by_time:
@@ -98,7 +100,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         label=site.label,
         partitions=site.num_partitions if simulated else 0,
         samples=samples,
-        groups={client.name: client.group for client in clients},
+        groups={c.name: site.group or groups.get(c.name, c.group) for c in clients},
         missing_shares={
             client.name: 0.0 if least_samples else client.missing_share for client in clients
         },

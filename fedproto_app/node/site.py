@@ -47,6 +47,7 @@ Text = Annotated[str, Field(min_length=1)]
 # Short keys of --node-config, and what they are called in a site's file.
 SHORT_KEYS = {
     "node-name": ("name",),
+    "node-group": ("group",),
     "state-dir": ("state-dir",),
     "device": ("device",),
     "threads": ("threads",),
@@ -102,6 +103,7 @@ class Site(Section):
     """A node's own settings; None leaves a setting to the run or to Flower."""
 
     name: PlainName = ""  # does not change at a restart
+    group: PlainName = ""  # of all its clients, such as "office"
     state_dir: Text | None = None
     device: Device | None = None
     threads: Count | None = None
@@ -224,7 +226,7 @@ def read_site(node_config: Mapping[str, object], *, deployed: bool = True) -> Si
             *above, last = SHORT_KEYS[key]
             inner = table.setdefault(above[0], {}) if above else table
             if isinstance(inner, dict):  # else the validation below reports the fault
-                inner[last] = str(value) if key == "node-name" else value
+                inner[last] = str(value) if key.startswith("node-") else value
         elif deployed and key != "site":
             known_keys = ", ".join(["site", *SHORT_KEYS])
             raise SettingsError(f"node config: {key}: unknown key; known here: {known_keys}")

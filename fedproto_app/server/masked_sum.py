@@ -13,13 +13,16 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
+from fedproto_app.core.clients import groups_of_nodes, of_enough
 from fedproto_app.core.errors import FederationError
+from fedproto_app.core.events import tell
 from fedproto_app.core.messages import MaskingOrder, MaskingReply, PublicKeys, Refusal, Reply
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import (
@@ -34,7 +37,15 @@ from fedproto_app.server.membership import Membership
 from fedproto_app.server.replies import read_vector, received_bytes
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import AggregationSettings
-from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Layout, Sums, Vector, unpacked
+from fedproto_app.trust.fixed_point import (
+    BY_CLASS,
+    CLIENTS,
+    Layout,
+    Sums,
+    Vector,
+    added_up,
+    unpacked,
+)
 from fedproto_app.trust.masks import (
     PRIVATE_BYTES,
     SEED_BYTES,
@@ -72,6 +83,10 @@ class _Session:
 class MaskedSum:
     """The stage of a run whose sums are masked.
 
+    A method may use the sum of each group that sites name (`Sends.by_group`). Then every group of
+    at least `aggregation.secure-minimum` nodes forms a sum of its own, and the other nodes form one
+    together, so a node still takes part in one sum and enforces the same rules in it.
+
     total: the sum of the latest training, None if it failed. lost: nodes that dropped out before
     the latest training.
     """
@@ -84,11 +99,13 @@ class MaskedSum:
         history: History,
         exchange: Exchange,
         send: Send,
+        groups_from: float = inf,
     ) -> None:
-        """run: its name and its random mark."""
+        """run: its name and its random mark. groups_from: the first round with sums of groups."""
         self._rules, self._run, self._members, self._history = rules, run, members, history
         self._exchange, self._send = exchange, send
-        self._session: _Session | None = None
+        self._groups_from = groups_from
+        self._sessions: dict[str, _Session] = {}  # of the present phase, by group of nodes
         self.total: Sums | None = None
         self.lost = 0
 
@@ -101,45 +118,77 @@ class MaskedSum:
         self.total, self.lost = None, 0
         if not messages or messages[0].metadata.message_type != MessageType.TRAIN:
             return list(messages)
-        by_node = {message.metadata.dst_node_id: message for message in messages}
-        server_round = self._history.log.server_round
-        order = MaskingOrder(*self._run, server_round, secrets.token_hex(16), "keys")
-        session = self._session = _Session(order, grid)
+        label_of = self._members.roster.label_of
+        by_node = {label_of(message.metadata.dst_node_id): message for message in messages}
         if len(messages) > MOST_NODES:
             raise FederationError(f"{len(messages)} nodes; a masked sum has at most {MOST_NODES}")
-        if self._exchanged(session, sorted(by_node)):
+        participants: set[str] = set()
+        for group, names in self._groups(sorted(by_node)).items():
+            server_round = self._history.log.server_round
+            order = MaskingOrder(*self._run, server_round, secrets.token_hex(16), "keys")
+            session = self._sessions[group] = _Session(order, grid)
+            if not self._exchanged(session, sorted(names)):
+                continue
             for number in session.sealed:
                 for_it = {
                     sender: content[number]
                     for sender, content in session.sealed.items()
                     if sender != number
                 }
-                message = by_node[self._id_of(session.names[number])]
+                message = by_node[session.names[number]]
                 plain = sent_bytes(message)
                 add_masking(replace(order, step="train", sealed=for_it), to=message)
                 self._history.log.bytes_down += sent_bytes(message) - plain
-        participants = {self._id_of(session.names[number]) for number in session.sealed}
+                participants.add(session.names[number])
         self.lost = len(by_node) - len(participants)
         return [message for node, message in by_node.items() if node in participants]
 
+    def _groups(self, names: list[str]) -> dict[str, list[str]]:
+        """Return the nodes of each sum, by the name of their group."""
+        if self._history.log.server_round < self._groups_from:
+            return {"": names}
+        group_of = groups_of_nodes(self._members.facts)
+        groups = of_enough({name: group_of[name] for name in names}, self._rules.secure_minimum)
+        nodes = [f"{group or 'others'}: {len(part)}" for group, part in groups.items()]
+        tell("groups", nodes=", ".join(nodes))
+        return groups
+
     def on_the_wire(self, expected: Expected) -> Expected:
         """Return the arrays that the replies must have: during a sum, one masked vector."""
-        return Expected(masked=True) if self._session else expected
+        return Expected(masked=True) if self._sessions else expected
 
     def apply(
         self, answers: list[Reply], messages: Mapping[str, Message], expected: Expected
     ) -> list[Reply]:
-        """Compute the sum of the nodes' vectors; return the replies that are in it.
+        """Compute the sums of the nodes' vectors; return the replies that are in them.
 
         messages: the replies as they came, by node. Replies to other orders than training orders
         are returned unchanged.
         """
-        if self._session is None:
+        if not self._sessions:
             return answers
-        session, self._session = self._session, None
-        if not session.sealed:
-            return []
-        layout, vectors, used = Layout.expected(expected), {}, {}
+        sessions, self._sessions = self._sessions, {}
+        used: list[Reply] = []
+        totals: dict[str, Sums] = {}
+        for group, session in sessions.items():
+            of_group = [answer for answer in answers if answer.node in session.names]
+            total = self._total(session, of_group, messages, Layout.expected(expected))
+            if total is not None:
+                totals[group], used = total[0], [*used, *total[1]]
+        if totals:
+            groups = {group: total for group, total in totals.items() if group}
+            self.total = replace(added_up(list(totals.values())), groups=groups)
+        return sorted(used, key=lambda answer: answer.node)
+
+    def _total(
+        self,
+        session: _Session,
+        answers: list[Reply],
+        messages: Mapping[str, Message],
+        layout: Layout,
+    ) -> tuple[Sums, list[Reply]] | None:
+        """Return a session's sum and the replies that are in it, None if it has too few."""
+        vectors, used = {}, {}
         for answer in answers:
             try:
                 number = session.names.index(answer.node)
@@ -147,17 +196,16 @@ class MaskedSum:
                 used[number] = answer
             except Unusable as fault:
                 self._refuse(answer.node, str(fault))
-        self.total = self._unmasked(session, vectors, layout)
-        if self.total is None:
-            return []
+        total = self._unmasked(session, vectors, layout) if session.sealed else None
+        if total is None:
+            return None
         clients = sum(len(answer.names) for answer in used.values())
-        counts = self.total.counts
+        counts = total.counts
         by_class = counts.get(BY_CLASS, np.zeros(1))
         if counts[CLIENTS] != clients or by_class.min() < 0 or by_class.max() > clients:
             self._refuse("", f"masked sum: not one of {clients} clients; a node's share is false")
-            self.total = None
-            return []
-        return list(used.values())
+            return None
+        return total, list(used.values())
 
     def hand_over(
         self,
@@ -170,14 +218,15 @@ class MaskedSum:
 
     @property
     def least(self) -> int:
-        """The number of vectors that the current sum needs; 0 if there is none."""
-        return self._fewest(self._session) if self._session else 0
+        """The number of vectors that suffice for all current sums; 0 without any."""
+        sent = [session for session in self._sessions.values() if session.sealed]
+        spare = [len(session.sealed) - self._fewest(session) for session in sent]
+        return sum(len(session.sealed) for session in sent) - min(spare) if sent else 0
 
     # --- before the training --------------------------------------------------------------------
 
-    def _exchanged(self, session: _Session, node_ids: Collection[int]) -> bool:
+    def _exchanged(self, session: _Session, names: list[str]) -> bool:
         """Collect keys, then shares; return whether enough nodes are left for a sum."""
-        names = sorted(map(self._members.roster.label_of, node_ids))
         orders = dict.fromkeys(names, session.order)
         replies = self._ask(session, orders, "its keys")
         key_counts = Counter(key for reply in replies.values() for key in _publics(reply))

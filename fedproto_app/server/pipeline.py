@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TypeVar
 
 from flwr.app import Message, MessageType
@@ -19,6 +20,7 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.events import tell
 from fedproto_app.core.messages import Arrays, Order, Refusal, Reply, limited_samples
+from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import sent_bytes, write_order
@@ -29,6 +31,7 @@ from fedproto_app.server.membership import Membership
 from fedproto_app.server.replies import Asked, Fault, read_reply, received_bytes, without
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
+from fedproto_app.settings.fit import releases_of
 from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.trust.fixed_point import Sums
@@ -107,9 +110,11 @@ class Pipeline:
         """run: its name and its random mark."""
         self.settings, self.run, self.members, self.history = settings, run, members, history
         self.exchange = exchange
-        rules = settings.aggregation
+        rules, releases = settings.aggregation, releases_of(method_named(settings.method), settings)
+        by_group = any(release.by_group for release in releases)
+        groups_from = settings.pretraining_rounds + 1 if by_group else inf
         self.sums = (
-            MaskedSum(rules, run, members, history, exchange, self.send)
+            MaskedSum(rules, run, members, history, exchange, self.send, groups_from)
             if rules.secure
             else Unmasked()
         )

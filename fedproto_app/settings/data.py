@@ -301,6 +301,12 @@ class DataSettings(Section):
         "country, or a part of it, whose holidays are known in advance, such as `DE-BY`",
         "a code of ISO 3166",
     )
+    groups: str = setting(
+        "",
+        "table of two columns in a CSV file, clients and [the groups](closed-forms.md#groups) that "
+        "they belong to; a site names its group in its own file",
+        "a path",
+    )
     time_column: str = setting(
         "",
         "column of times; default: the first, if it has a name like `time`",

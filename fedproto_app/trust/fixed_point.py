@@ -10,7 +10,7 @@ larger values by the array's name; nothing is clipped. Noise is added to these i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,10 +54,23 @@ class NoiseShare:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over clients. values: real numbers, by name. counts: integers ≥ 0, by name."""
+    """Sums over clients. values: real numbers, by name. counts: integers ≥ 0, by name. groups: the
+    sums over each group of nodes that has its own."""
 
     values: Mapping[str, NDArray[np.float64]]
     counts: Mapping[str, NDArray[np.int64]]
+    groups: Mapping[str, Sums] = field(default_factory=dict)
+
+
+def added_up(parts: Sequence[Sums]) -> Sums:
+    """Return the total of sums of the same layout."""
+    values = {
+        name: np.sum([part.values[name] for part in parts], axis=0) for name in parts[0].values
+    }
+    counts = {
+        name: np.sum([part.counts[name] for part in parts], axis=0) for name in parts[0].counts
+    }
+    return Sums(values, counts)
 
 
 @dataclass(frozen=True)

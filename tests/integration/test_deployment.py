@@ -80,6 +80,7 @@ def three_nodes(
         pytest.param("analytic", "phase", 1, True, marks=pytest.mark.exhaustive),
         pytest.param("analytic", "phase", 1, False, marks=pytest.mark.exhaustive),
         pytest.param("kindred", "week", 1, False, marks=pytest.mark.exhaustive),
+        pytest.param("kindred", "week", 1, True, marks=pytest.mark.exhaustive),
         pytest.param("fedrep", "none", 2, True, marks=pytest.mark.exhaustive),
     ],
 )
@@ -95,6 +96,7 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
     """Clients' results are equal bit for bit."""
     changes = {
         "method": method,
+        **({"kindred.sharing": "common"} if masked and method == "kindred" else {}),
         "data.calendar": calendar,
         "aggregation.secure": masked,
         "rounds": 2,

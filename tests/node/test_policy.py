@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.messages import NodeRoster, Order
 from fedproto_app.core.methods import METHODS
-from fedproto_app.data.shard import Shard
+from fedproto_app.data.shard import Shard, groups_in
 from fedproto_app.node.orders import carry_out, tell_roster, with_enough
 from fedproto_app.node.policy import (
     CodePolicy,
@@ -152,6 +152,26 @@ def test_a_node_tells_the_server_why_it_refuses(tmp_path: Path) -> None:
     order = Order("run", "0a", 1, ["cell-1"])
     assert carry_out("train", order, context, simulated=False).failed == {"cell-1": roster.error}
     assert not (tmp_path / "state").exists()
+
+
+def test_groups_are_the_sites_word_or_in_a_simulation_the_runs(tmp_path: Path) -> None:
+    table = tmp_path / "groups.csv"
+    table.write_text("client,group\noffice-00,towers\n", encoding="utf-8")
+    three = {"data.synthetic.clients": 3, "data.groups": str(table)}
+    settings = small_settings(tmp_path, **three)
+    kinds = {f"{kind}-00": kind for kind in ("office", "residential", "nightlife")}
+    for site, simulated, expected in (
+        ("", True, {**kinds, "office-00": "towers"}),
+        ("", False, kinds),
+        ('group = "mine"', True, dict.fromkeys(kinds, "mine")),
+    ):
+        assert roster_of(tmp_path, site, settings, simulated=simulated).groups == expected
+    for text in ("office-00\n", None):
+        table.write_text(text) if text else table.unlink()
+        with pytest.raises(
+            DataError, match=r"data.groups = '.*groups.csv': expected lines of a cl"
+        ):
+            groups_in(str(table))
 
 
 @pytest.mark.parametrize(

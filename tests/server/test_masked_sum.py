@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from safetensors.numpy import load_file
 
+from fedproto_app.core.clients import of_enough
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.messages import MaskingOrder, MaskingReply, Order, PublicKeys
 from fedproto_app.core.methods import METHODS, methods_of
@@ -180,6 +181,43 @@ def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(tmp_p
     killed = everything(runs.run("killed", 3, deaths=(5,)))
     deviation = apart(killed, uninterrupted, 0.0)
     assert deviation.held, deviation
+
+
+@pytest.mark.parametrize(
+    ("named", "sums"),
+    [
+        ({"abcd": "x", "efg": "y"}, ["abcd", "efg"]),
+        ({"abcd": "x", "ef": "y", "g": "z"}, ["abcd", "efg"]),  # both too small, together enough
+        ({"abcd": "x", "efg": "y", "h": ""}, ["abcd", "efgh"]),  # one alone would be seen
+        ({"ab": "x", "c": ""}, ["abc"]),
+    ],
+)
+def test_nodes_without_a_group_of_enough_form_a_sum_together(
+    named: dict[str, str], sums: list[str]
+) -> None:
+    group_of = {node: name for nodes, name in named.items() for node in nodes}
+    assert sorted("".join(sorted(nodes)) for nodes in of_enough(group_of, 3).values()) == sums
+
+
+def test_groups_of_nodes_have_sums_of_their_own(tmp_path: Path) -> None:
+    """Three of each kind of site: as in the clear, and the same bits again. A kind that loses a
+    node has no sum, and the others go on."""
+    groups = {"data.synthetic.clients": 12, "kindred.sharing": "groups", "kindred.features": 4}
+    runs = SmallRuns("forecasting", "kindred", tmp_path, **groups)
+    plain, masked = runs.run("plain", 12), runs.run("masked", 12, **MASKED)
+    deviation = apart(results(masked), results(plain), 1e-5)
+    assert deviation.held, deviation
+    again = runs.run("again", 12, **MASKED)
+    assert (again / "clients.csv").read_bytes() == (masked / "clients.csv").read_bytes()
+    common = runs.run("common", 12, **MASKED, **{"kindred.sharing": "common"})
+    assert not apart(results(common), results(masked), 1e-3).held
+
+    lost = from_then_on_silent(lambda message: step_of(message)[0] == "train")
+    go_on = {"method": "kindred", "nodes.maximum-failed-share": 1.0}
+    [line] = read_rounds(run(tmp_path, lost, nodes=12, rounds=1, **groups, **go_on))
+    assert line["clients"] == 9
+    reasons = [refusal["reason"] for refusal in line["refused"]]
+    assert any("2 of 3 nodes sent masked vectors, fewer than 3" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize("step", ["keys", "shares", "train", "unmask"])

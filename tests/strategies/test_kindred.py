@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.round import Round
+from fedproto_app.core.round import Round, Total
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows
@@ -27,6 +28,7 @@ from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.kindred.learner import (
     KindredLearner,
+    Means,
     RandomFeatureForecaster,
     course_of_weekdays,
     extent,
@@ -316,7 +318,6 @@ def test_sharing_says_whose_data_stand_behind_a_client() -> None:
     for sharing in ("kin", "common", "random"):
         pair = KindredPair(**{"kindred.sharing": sharing})
         fits[sharing] = pair.fitted(series)
-        assert pair.priors().arrays["moment"].shape[1] == (1 if sharing == "common" else 2)
     assert not torch.equal(fits["kin"], fits["common"])
     assert not torch.equal(fits["kin"], fits["random"])
     repeated = KindredPair(**{"kindred.sharing": "random"})
@@ -327,6 +328,80 @@ def test_sharing_says_whose_data_stand_behind_a_client() -> None:
     kin_priors, random_priors = kin.priors().arrays["gram"], random.priors().arrays["gram"]
     np.testing.assert_array_equal(kin_priors[:, 1], random_priors[:, 1])
     assert not np.allclose(kin_priors[:, 0], random_priors[:, 0])
+
+
+GROUPS = {"a": "early", "b": "early", "c": "late", "late": "late"}
+
+
+def grouped(sharing: str, least: int = 2) -> KindredPair:
+    """The pair whose clients name their groups."""
+    pair = KindredPair(**{"kindred.sharing": sharing, "aggregation.secure-minimum": least})
+    facts = pair.strategy.federation.members.facts
+    assert isinstance(facts, dict)
+    facts |= {key: replace(facts[key], group=GROUPS[key.client]) for key in facts}
+    return pair
+
+
+@pytest.mark.parametrize(
+    ("sharing", "least", "others_of"),
+    [
+        ("common", 2, [{"a": "bcl", "b": "acl", "c": "abl", "late": "abc"}]),
+        # Groups are sent in the order of their names, and each client gets its own.
+        (
+            "groups",
+            2,
+            [
+                {"a": "bcl", "b": "acl", "c": "abl", "late": "abc"},
+                {"a": "b", "b": "a"},
+                {"c": "l", "late": "c"},
+            ],
+        ),
+        ("groups", 3, [{"a": "bcl", "b": "acl", "c": "abl", "late": "abc"}]),
+    ],
+)
+def test_a_client_takes_its_own_part_out_of_totals(
+    monkeypatch: pytest.MonkeyPatch, sharing: str, least: int, others_of: list[dict[str, str]]
+) -> None:
+    pair = grouped(sharing, least)
+    cohort = pair.cohort(tiny_series())
+    message = pair.message(cohort)
+    assert set(message) == {"gram", "moment"}
+    pair.report(CLIENTS, message)
+    received: dict[str, list[Means]] = {}
+
+    def fit(cohort: Any, row: int, context: Any, priors: list[Means]) -> None:
+        received[cohort.names[row]] = priors
+
+    monkeypatch.setattr(pair.learner, "_fit", fit)
+    pair.learner.receive(cohort, pair.priors())
+    own = pair.learner.context(Guidance(), cohort).own
+    rows = dict(zip("abcl", range(4), strict=True))
+    for client in CLIENTS:
+        expected = [of_set[client] for of_set in others_of if client in of_set]
+        for prior, others in zip(received[client], expected, strict=True):
+            chosen = [rows[other] for other in others]
+            torch.testing.assert_close(prior.gram, own.gram[chosen].mean(dim=0), rtol=0, atol=1e-6)
+            expected_moment = own.moment[chosen].mean(dim=0)
+            torch.testing.assert_close(prior.moment, expected_moment, rtol=0, atol=1e-6)
+
+
+def test_a_robust_rule_gives_no_total_to_subtract_from() -> None:
+    with pytest.raises(
+        SettingsError, match=r"'common': aggregation.rule = 'median' gives no total"
+    ):
+        KindredPair(**{"kindred.sharing": "common", "aggregation.rule": "median"})
+
+
+def test_a_masked_sum_that_no_clients_can_have_is_not_used() -> None:
+    pair = grouped("groups")
+    message = pair.message(pair.cohort(tiny_series()))
+    values = {name: array.sum(axis=0, dtype=np.float64) for name, array in message.items()}
+    for factor, used in ((1.0, True), (1e4, False)):
+        part = Total({name: factor * value for name, value in values.items()}, 4)
+        pair.strategy.received.take_total(part)
+        assert bool(pair.priors().clients) is used
+        faults = [r.reason for r in pair.strategy.federation.history.log.refused]
+        assert any("masked sum of all nodes: its means cannot" in f for f in faults) is not used
 
 
 def test_sharing_nothing_sends_nothing_and_is_final_at_once() -> None:

@@ -198,10 +198,15 @@ def _after_sums(
         refusal = Refusal("", "", f"masked sum of all nodes: {fault}")
         method.federation.history.refuse(refusal)
         return None
-    by_class = sums.counts.get(BY_CLASS, np.zeros(0, np.int64))
-    method.received.take_total(Total(sums.values, int(sums.counts[CLIENTS]), by_class))
+    method.received.take_total(_total_of(sums))
     method.update(method.received, round_)
     return method.renewed(mean, round_) if mean else None
+
+
+def _total_of(sums: Sums) -> Total:
+    by_class = sums.counts.get(BY_CLASS, np.zeros(0, np.int64))
+    groups = {name: _total_of(of_group) for name, of_group in sums.groups.items()}
+    return Total(sums.values, int(sums.counts[CLIENTS]), by_class, groups)
 
 
 def accept(method: BaseStrategy, replies: Sequence[ClientReply], round_: Round) -> None:

@@ -7,17 +7,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedproto_app.core.method import Method
+from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.core.section import CountOrZero, Positive, Section, setting
 
 
 class KindredSettings(Section):
     """``[kindred]``: our own method (docs: closed-forms.md)."""
 
-    sharing: Literal["kin", "common", "random", "none"] = setting(
+    sharing: Literal["kin", "common", "groups", "random", "none"] = setting(
         "kin",
-        "whose data support a client's: similar clients', all others' equally, random "
-        "clients' (a control), or nobody's",
+        "whose data support a client's: similar clients', all others' equally, these and those of "
+        "[the group that its site names](closed-forms.md#groups), random clients' (a control), or "
+        "nobody's",
     )
     features: CountOrZero = setting(100, "random waves at each of two scales; 0: linear")
     temperature: Positive = setting(
@@ -43,6 +45,11 @@ class KindredSettings(Section):
         return self
 
     @property
+    def needs_totals(self) -> bool:
+        """Whether the server needs only totals over clients, and no prototype of any."""
+        return self.sharing in ("common", "groups")
+
+    @property
     def temperatures(self) -> tuple[float, ...]:
         """Temperatures of the priors that a client gets."""
         return (self.temperature, math.inf)
@@ -65,6 +72,16 @@ class KindredSettings(Section):
         return [self.smallest_penalty * ratio ** (step / steps) for step in range(steps + 1)]
 
 
+def check_settings(settings: RunSettings) -> None:
+    """Raise `SettingsError` for a robust rule: a client could not subtract its part from it."""
+    sharing, rule = settings.method_table(KindredSettings).sharing, settings.aggregation.rule
+    if rule != "mean":
+        raise SettingsError(
+            f"kindred.sharing = {sharing!r}: aggregation.rule = {rule!r} gives no total that a "
+            "client could subtract its own part from; set 'mean'"
+        )
+
+
 METHOD = Method(
     name="kindred",
     strategy=f"{__name__}.strategy:KindredStrategy",
@@ -73,4 +90,5 @@ METHOD = Method(
     tasks=("forecasting",),
     model=f"{__name__}.learner:random_features",
     rounds=lambda settings: 1,
+    check=check_settings,
 )

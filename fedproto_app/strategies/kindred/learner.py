@@ -5,7 +5,9 @@ not in a loss. It takes one message up and one down.
 
 A client sends its prototype (its mean day) and the mean products of its random features φ with
 themselves and with the targets, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the other clients' A and
-B into priors, weighted by the similarity of the prototypes. The client fits
+B into priors, weighted by the similarity of the prototypes. With ``sharing = "common"`` or
+``"groups"`` a client sends no prototype, the server only computes the mean over all clients, and
+over those of each group, and a client subtracts its own part. The client fits
     W = (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀)
 for every prior (A', B') and strength s, and without a prior (s = 0). The penalties Λ are diagonal,
 with a value for each block of features: values, calendar, waves. They draw W to W₀, a naive
@@ -20,13 +22,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from fedproto_app.core.messages import Guidance
+from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.candidates import Candidates, Family
@@ -136,6 +139,12 @@ def course_of_weekdays(blocks: Blocks) -> Tensor:
 
 # The arrays that clients send; they get GRAM and MOMENT of each prior.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
+# Where clients send no prototype, they get totals over S groups of clients, [S, …], and for each
+# client the number of the others in each, [K, S], 0 for a group that is not its own.
+OTHERS = "others"
+# They then send A and B in this unit. Masked sums round to 2⁻²⁴, and the products of waves, which
+# are small and nearly dependent, need more digits. A power of two loses none.
+UNIT = 2.0**-16
 
 # The weight of fits with priors at a young client, whose few days validate hardly anything. The
 # others have many times its history, which counts as at most this many times.
@@ -184,19 +193,16 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def sends(cls, section: KindredSettings, sizes: Sizes) -> Sequence[Sends]:
         if section.sharing == "none":
             return []
-        return [
-            Sends(
-                "means",
-                {
-                    PROTOTYPE: (sizes.period,),
-                    GRAM: (triangle_size(sizes.width),),
-                    MOMENT: (sizes.horizon, sizes.width),
-                },
-                remember="latest",
-                any_size=True,
-                reveals="its mean day, and products of its values at every two times of a sample",
-            )
-        ]
+        arrays = {GRAM: (triangle_size(sizes.width),), MOMENT: (sizes.horizon, sizes.width)}
+        reveals = "products of its values at every two times of a sample"
+        if section.needs_totals:
+            sent = Sends("means", arrays, combine="mean", by_group=section.sharing == "groups")
+            of_present = "the means over the clients that take part"
+        else:
+            sent = Sends("means", {PROTOTYPE: (sizes.period,), **arrays})
+            of_present, reveals = "", f"its mean day, and {reveals}"
+        sent = replace(sent, remember="latest", of_present=of_present, any_size=True)
+        return [replace(sent, reveals=reveals)]
 
     @property
     def model(self) -> RandomFeatureForecaster:
@@ -254,10 +260,13 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         if self.section.sharing == "none":
             return Contribution()
         arrays = {
-            PROTOTYPE: mean_day(cohort.samples),
             GRAM: triangle(context.own.gram),
             MOMENT: context.own.moment.transpose(1, 2),
         }
+        if self.section.needs_totals:
+            arrays = {name: value / UNIT for name, value in arrays.items()}
+        else:
+            arrays[PROTOTYPE] = mean_day(cohort.samples)
         return Contribution({name: value.float().cpu().numpy() for name, value in arrays.items()})
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
@@ -266,16 +275,32 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         rows = [row for row, name in enumerate(cohort.names) if name in place_of]
         if not rows:
             return []
-        context = self.context(guidance, cohort)
+        context, arrays = self.context(guidance, cohort), guidance.arrays
+        totals = self._unpacked(arrays, slice(None)) if OTHERS in arrays else []
         for row in rows:
-            packed, moments = (
-                torch.from_numpy(guidance.arrays[name][place_of[cohort.names[row]]]).double()
-                for name in (GRAM, MOMENT)
-            )
-            grams = symmetric(packed.to(self.task.device), self.model.representation_dim)
-            priors = zip(grams, moments.to(self.task.device).mT, strict=True)
-            self._fit(cohort, row, context, [Means(*prior) for prior in priors])
+            place = place_of[cohort.names[row]]
+            if totals:
+                # A client that only receives has means as well, but has not sent them.
+                sent = cohort.samples.train_samples[row] > 0
+                own = Means(*(mean[row].float().double() * sent for mean in context.own))
+                counts = arrays[OTHERS][place].tolist()
+                priors = [
+                    Means((UNIT * gram - own.gram) / others, (UNIT * moment - own.moment) / others)
+                    for (gram, moment), others in zip(totals, counts, strict=True)
+                    if others
+                ]
+            else:
+                priors = self._unpacked(arrays, place)
+            self._fit(cohort, row, context, priors)
         return rows
+
+    def _unpacked(self, arrays: Arrays, rows: int | slice) -> list[Means]:
+        """Return the means, or totals, in these rows of the guidance."""
+        device, width = self.task.device, self.model.representation_dim
+        packed, moments = (
+            torch.from_numpy(arrays[name][rows]).double().to(device) for name in (GRAM, MOMENT)
+        )
+        return [Means(*both) for both in zip(symmetric(packed, width), moments.mT, strict=True)]
 
     def _fit(
         self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]

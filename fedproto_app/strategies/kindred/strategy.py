@@ -2,12 +2,15 @@
 
 The similarity is the Jensen-Shannon divergence of every two clients' prototypes. A client's prior
 is the mean of the other clients' A and B, weighted by similarity, for every temperature.
+
+With ``sharing = "common"`` or ``"groups"`` the server needs no prototype and no client's A and B,
+only their means over all clients and over groups that sites name. Clients subtract their own part.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproto_app.core.clients import ClientKey
-from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.clients import ClientFacts, ClientKey, groups_of_nodes, of_enough
+from fedproto_app.core.messages import Arrays, Guidance, Refusal
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round, Total
+from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import sums_fault, symmetric
 from fedproto_app.settings import Settings
@@ -26,7 +30,7 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import divergence_findings
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, PROTOTYPE
+from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, OTHERS, PROTOTYPE, UNIT
 
 ROWS_AT_ONCE = 256  # clients; with thousands, every further matrix of all pairs is gigabytes
 
@@ -63,6 +67,8 @@ LARGEST_MEAN_SQUARE = 400.0
 LARGEST_PROTOTYPE = 100.0
 COLUMNS_AT_ONCE = 4096
 
+ALL = ""  # the name of the group of all clients
+
 
 class KindredStrategy(PersonalStrategy):
     """State: the latest prototype and means of every client that ever reported.
@@ -77,13 +83,45 @@ class KindredStrategy(PersonalStrategy):
     ) -> None:
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
+        self.shared_names = (GRAM, MOMENT) if section.needs_totals else ()
         self._prior_arrays: Arrays = {}  # the priors of the present evaluation
+        self._totals: dict[str, Total] = {}  # of the present evaluation, by group
+        self._group_of: dict[ClientKey, str] = {}
 
     def conclude(self, round_: Round) -> None:
-        """Compute all clients' priors, once for all nodes."""
+        """Compute all clients' priors, or the totals, once for all nodes."""
+        due = round_.evaluated and not self.final_after_training
+        if self.section.needs_totals:
+            self._totals = self._sums(round_.facts) if due else {}
+            return
         clients = self.received.clients
-        due = round_.evaluated and len(clients) > 1 and not self.final_after_training
-        self._prior_arrays = self._priors(len(clients)) if due else {}
+        self._prior_arrays = self._priors(len(clients)) if due and len(clients) > 1 else {}
+
+    def _sums(self, facts: Mapping[ClientKey, ClientFacts]) -> dict[str, Total]:
+        """Return the sums over all clients and over each group, {} if no clients can have them.
+
+        In the clear a group needs as many clients as it needs nodes where sums are masked.
+        """
+        if (total := self.received.total) is not None:
+            of_node = groups_of_nodes(facts)
+            self._group_of = {key: of_node[key.node] for key in facts}
+            sums = {ALL: total, **total.groups}
+            faults = [self._impossible(part.values, part.clients) for part in sums.values()]
+            for fault in filter(None, faults):
+                self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
+            return {} if any(faults) else sums
+        self._group_of = {key: of_client.group for key, of_client in facts.items()}
+        clients, by_group = self.received.clients, self.section.sharing == "groups"
+        named = {key: self._group_of[key] for key in clients if by_group}
+        groups = of_enough(named, self.settings.aggregation.secure_minimum)
+        return {
+            name: Total({n: self._sum(n, keys) for n in (GRAM, MOMENT)}, len(keys))
+            for name, keys in {**groups, ALL: clients}.items()
+            if keys
+        }
+
+    def _sum(self, name: str, clients: Sequence[ClientKey]) -> NDArray[np.float64]:
+        return np.asarray(self.received.stacked(name, clients).sum(axis=0, dtype=np.float64))
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
         """Return the clients that have sent means; those that only receive are added."""
@@ -96,6 +134,8 @@ class KindredStrategy(PersonalStrategy):
     ) -> Guidance:
         """Send their priors to the clients that sent means, and everybody's means to those that
         only receive."""
+        if self._totals:
+            return self._totals_for(clients, round_.facts)
         row_of = {
             key: row for row, key in enumerate(received.clients if self._prior_arrays else [])
         }
@@ -111,26 +151,39 @@ class KindredStrategy(PersonalStrategy):
         arrays = {name: np.stack([prior[name] for prior in priors.values()]) for name in names}
         return Guidance(arrays, [key.client for key in priors])
 
+    def _totals_for(
+        self, clients: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
+    ) -> Guidance:
+        """Return the totals over all clients and over the groups of these."""
+        latest, masked = self.received.latest, self.received.total is not None
+        keys = [key for key in clients if masked or latest(key) or not facts[key].samples]
+        groups = {self._group_of[key] for key in keys} | {ALL}
+        sums = {name: self._totals[name] for name in sorted(groups & self._totals.keys())}
+        others = [
+            (part.clients - (facts[key].samples > 0)) * (name in (ALL, self._group_of[key]))
+            for key in keys
+            for name, part in sums.items()
+        ]
+        arrays = {n: np.stack([part.values[n] for part in sums.values()]) for n in (GRAM, MOMENT)}
+        arrays[OTHERS] = np.array(others).reshape(len(keys), len(sums))
+        in_float32 = {name: array.astype(np.float32) for name, array in arrays.items()}
+        return Guidance(in_float32, [key.client for key in keys])
+
     def _prior_of_everybody(self, received: Received) -> Arrays:
         """Return the prior of a client without a prototype, alike for every temperature, [T, …]."""
         means = {name: received.mean(name) for name in (GRAM, MOMENT)}
         return {
-            name: np.repeat(mean[None], len(self._temperatures), axis=0)
+            name: np.repeat(mean[None], len(self.section.temperatures), axis=0)
             for name, mean in means.items()
             if mean is not None
         }
-
-    @property
-    def _temperatures(self) -> Sequence[float]:
-        common = self.section.sharing == "common"
-        return [math.inf] if common else self.section.temperatures
 
     def answered(
         self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
         """Drop the priors, which are gigabytes for thousands of clients."""
         if evaluation:
-            self._prior_arrays = {}
+            self._prior_arrays, self._totals = {}, {}
 
     def _priors(self, clients: int) -> Arrays:
         """Return all clients' priors for every temperature, [N, T, …].
@@ -140,7 +193,7 @@ class KindredStrategy(PersonalStrategy):
         are gigabytes.
         """
         divergence = self._divergence(clients)
-        temperatures = self._temperatures
+        temperatures = self.section.temperatures
         means = {name: self.received.stacked(name) for name in (GRAM, MOMENT)}
         priors = {
             name: np.empty((clients, len(temperatures), *mean.shape[1:]), dtype=np.float32)
@@ -173,7 +226,7 @@ class KindredStrategy(PersonalStrategy):
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return ``divergence``: prototypes [N, 1, p], the clients' groups, divergence [N, N]."""
         keys = self.received.clients
-        if len(keys) < 2:
+        if len(keys) < 2 or self.section.needs_totals:
             return {}
         prototypes = self.received.stacked(PROTOTYPE)[:, None]
         return divergence_findings(
@@ -188,12 +241,20 @@ class KindredStrategy(PersonalStrategy):
         arrays = reply.arrays
         if not arrays:
             return None
-        if not arrays[GRAM].any():  # products of the calendar, or of its 1, are never all 0
+        if PROTOTYPE in arrays:
+            largest = float(np.abs(arrays[PROTOTYPE]).max())
+            if largest > LARGEST_PROTOTYPE:
+                return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
+        return self._impossible(arrays)
+
+    def _impossible(self, total: Mapping[str, AnyArray], clients: int = 1) -> str | None:
+        """Return why so many clients cannot have these total means, or None."""
+        scale = (UNIT if self.section.needs_totals else 1.0) / clients
+        means = {name: scale * array for name, array in total.items()}
+        if not means[GRAM].any():  # products of the calendar, or of its 1, are never all 0
             return "its means are of no sample"
-        if (largest := float(np.abs(arrays[PROTOTYPE]).max())) > LARGEST_PROTOTYPE:
-            return f"its prototype holds ±{largest:g}, more than {LARGEST_PROTOTYPE:g}"
-        gram = symmetric(torch.from_numpy(arrays[GRAM]).double(), self.sizes.width)
-        moment = torch.from_numpy(arrays[MOMENT]).double().T
+        gram = symmetric(torch.from_numpy(means[GRAM]).double(), self.sizes.width)
+        moment = torch.from_numpy(means[MOMENT]).double().T
         # A column of B is a mean over the samples that have its target, A over those that have any:
         # for each step ahead about as many.
         squares = LARGEST_MEAN_SQUARE * moment.shape[1]

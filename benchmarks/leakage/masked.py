@@ -1,0 +1,150 @@
+"""What is read of a client from Kindred's A and B, in the clear and in totals over several clients.
+
+Clients of one city have similar days, so a total over the others resembles a client without telling
+anything of it. The attacker therefore knows some clients outside the sum, and figures are
+correlations of what was read with the truth, each less the mean of those clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.leakage.attackers import Vectors
+from benchmarks.leakage.days import (
+    DAY,
+    WEEK,
+    by_phase,
+    correlation,
+    end_of_training,
+    phases_of,
+    series_from,
+    share_ending,
+    standardised,
+)
+from benchmarks.leakage.victims import Victims
+from benchmarks.pages import table_texts
+from fedproto_app.core.messages import Guidance
+from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.sources import load_series
+from fedproto_app.data.windows import lookback, make_windows
+from fedproto_app.strategies.common.learner import new_cohort
+from fedproto_app.strategies.kindred.learner import KindredLearner
+from fedproto_app.tasks.forecasting.task import mean_day
+
+INSIDE = 15  # clients in sums; the attacker knows the others
+SIZES = {  # clients in a sum
+    "in the clear": 1,
+    "masked, a group of three nodes": 3,
+    "masked, five nodes": 5,
+    "masked, five nodes of three clients": 15,
+}
+CALENDAR = {"data.calendar": "phase"}
+
+
+class SumAttack(NamedTuple):
+    """A row: the mean correlation over the clients in sums of each size."""
+
+    says: str
+    figures: list[float]
+
+
+def sum_attacks(victims: Victims) -> list[SumAttack]:
+    """Run all attacks."""
+    series = load_series(victims.settings("kindred").data)
+    rows = {
+        "the mean day": _mean_day(victims, series),
+        "a day, by two runs of seven days and of eight": _difference(victims, series),
+        "all values of a run with `history = 1`": _series(victims, series),
+    }
+    return [SumAttack(says, figures) for says, figures in rows.items()]
+
+
+def sum_table(attacks: Sequence[SumAttack]) -> list[str]:
+    """Return a row for each attack."""
+    rows = [[row.says, *(f"{figure:.2f}" for figure in row.figures)] for row in attacks]
+    return table_texts([["what is read", *SIZES], *rows])
+
+
+def _sums(size: int) -> Iterator[slice]:
+    """Yield the clients of each sum."""
+    return (slice(first, first + size) for first in range(0, INSIDE, size))
+
+
+def _figures(days: Vectors, truths: Vectors) -> list[float]:
+    """Return the mean correlation for each size. days: [N, p] as read in the clear; a sum has the
+    mean of its clients'. truths: [N, p]."""
+    known = truths[INSIDE:].mean(axis=0)
+    return [
+        float(
+            np.mean(
+                [
+                    correlation(days[clients].mean(axis=0) - known, truth - known)
+                    for clients in _sums(size)
+                    for truth in truths[clients]
+                ]
+            )
+        )
+        for size in SIZES.values()
+    ]
+
+
+def _days_read(victims: Victims, series: Sequence[ClientSeries], **more: object) -> Vectors:
+    """Return each client's mean target by phase from its A and B, [N, p]: the calendar's products
+    with the newest value, and with the target less that."""
+    learner = victims.learner("kindred", **CALENDAR, **more)
+    assert isinstance(learner, KindredLearner)
+    settings = learner.task.settings
+    samples = learner.task.gather([make_windows(s, settings.data) for s in series], 1)
+    gram, moment = learner.context(Guidance(), new_cohort(learner, {}, samples, 1)).own
+    model = learner.model
+    phases = slice(model.plain_width - DAY, model.plain_width)
+    shares = gram[:, phases, phases].diagonal(dim1=1, dim2=2)
+    totals = gram[:, model.newest, phases] + moment[:, phases, 0]
+    return np.asarray((totals / shares.clamp(min=1e-9)).numpy())
+
+
+def _mean_day(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:
+    settings = victims.settings("kindred", **CALENDAR)
+    task = victims.learner("kindred", **CALENDAR).task
+    samples = task.gather([make_windows(client, settings.data) for client in series], 1)
+    return _figures(_days_read(victims, series), mean_day(samples).double().numpy())
+
+
+def _difference(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:
+    """Eight times a mean of eight days less seven times that of the later seven."""
+    share = {"data.train-share": share_ending(0, victims, series[0])}
+    later, longer = (
+        _days_read(victims, series, **share, **{"data.history": days}) for days in (WEEK, WEEK + 1)
+    )
+    settings = victims.settings("kindred", **CALENDAR, **share)
+    truths = []
+    for client in series:
+        first = end_of_training(client, settings) - DAY * (WEEK + 1)
+        scale = make_windows(client, settings.data).scale
+        truths.append(scale.standardised(by_phase(client, first, first + DAY)))
+    return _figures((WEEK + 1) * longer - WEEK * later, np.stack(truths))
+
+
+def _series(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:
+    """Search for the series, beginning at the mean day of the clients that the attacker knows."""
+    learner = victims.learner("kindred", **{"data.history": 1})
+    assert isinstance(learner, KindredLearner)
+    settings = learner.task.settings
+    samples = learner.task.gather([make_windows(client, settings.data) for client in series], 1)
+    length = lookback(settings.data) + DAY
+    truths = [standardised(samples, row, length, learner.task.layout) for row in range(len(series))]
+    known = np.stack([truth.numpy() for truth in truths[INSIDE:]]).mean(axis=0)
+    start = mean_day(samples).double().numpy()[INSIDE:].mean(axis=0)
+    figures = []
+    for size in SIZES.values():
+        # One sum, and in the clear three, because a search takes seconds.
+        found = []
+        for clients in list(_sums(size))[: 3 if size == 1 else 1]:
+            phases = phases_of(series[clients.start], settings)
+            guess = series_from(truths[clients], start[phases], learner)
+            found += [correlation(guess - known, t.numpy() - known) for t in truths[clients]]
+        figures.append(float(np.mean(found)))
+    return figures
