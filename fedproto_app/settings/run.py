@@ -126,7 +126,8 @@ class Training:
     pretraining_rounds: rounds of the run before the first round of the method's own phase.
     nodes_average: whether nodes may average their clients' models, or the server gets each model.
     sample_clip: the largest length of a sample in sums that are sent; None: any. counts_samples:
-    whether the server learns the clients' numbers of samples, which may be weights.
+    whether the server learns the clients' numbers of samples, which may be weights. masked: whether
+    masks hide each client's values, and no noise does.
     """
 
     seed: int
@@ -136,6 +137,7 @@ class Training:
     nodes_average: bool = True
     sample_clip: float | None = None
     counts_samples: bool = True
+    masked: bool = False
 
 
 class Settings(Section):
@@ -340,4 +342,5 @@ class Settings(Section):
             nodes_average=self.aggregation.rule == "mean",
             sample_clip=self.privacy.clip if self.privacy.is_on else None,
             counts_samples=not self.privacy.is_on or self.privacy.reported == "exact",
+            masked=self.aggregation.secure and not self.privacy.is_on,
         )
