@@ -75,6 +75,8 @@ class Sends:
     of_present: what replaces all clients' latest values where masked sums show only a total over
         the round's participants, in words, or "" if nothing can.
     when: with every training, where the round is evaluated, or in answer to a question.
+    under_masks: further arrays that are sent where masks hide each client's values, because the
+        server computes them from these values otherwise.
     clip: how far one client can change the values: by a "step" from the parameters that it
         received, by "rows" of bounded length, by "sums" of samples of bounded length, or "public" if
         nothing in them is to be hidden. It is "" if the change has no bound, so noise cannot
@@ -97,6 +99,7 @@ class Sends:
     weight: Literal["samples", "clients"] = "samples"
     remember: Literal["round", "latest"] = "round"
     of_present: str = ""
+    under_masks: Mapping[str, Shape] = field(default_factory=dict)
     when: Literal["training", "evaluated", "question"] = "training"
     clip: Literal["", "step", "rows", "sums", "public"] = ""
     any_size: bool = False
@@ -156,12 +159,18 @@ class Expected:
 
     @staticmethod
     def of(
-        releases: Sequence[Sends], sizes: Sizes, *, nodes_average: bool = True, evaluates: bool
+        releases: Sequence[Sends],
+        sizes: Sizes,
+        *,
+        nodes_average: bool = True,
+        evaluates: bool,
+        masked: bool = False,
     ) -> Expected:
         """Return the arrays that replies to a training order must have.
 
         nodes_average: whether a node sends the mean of its clients' parameters where the method
-        uses only the mean. evaluates: whether the round is evaluated.
+        uses only the mean. evaluates: whether the round is evaluated. masked: whether masks hide
+        each client's values.
         """
         mean: dict[str, Shape] = {}
         per_client: dict[str, Shape] = {}
@@ -171,7 +180,7 @@ class Expected:
         for release in releases:
             if release.when == "question" or (release.when == "evaluated" and not evaluates):
                 continue
-            shapes = release.shapes(sizes)
+            shapes = {**release.shapes(sizes), **(release.under_masks if masked else {})}
             if release.parameters and release.combine == "mean" and nodes_average:
                 mean |= shapes
             elif release.rows == "class":

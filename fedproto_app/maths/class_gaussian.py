@@ -8,6 +8,7 @@ Everything is float64.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,17 @@ class LabelledVectors(NamedTuple):
     features: Tensor
     labels: Tensor
     present: Tensor
+
+
+class OwnScatter(NamedTuple):
+    """The scatter around each client's own class means, added up over the clients.
+
+    scatter: W = Σ_k (G_k − Σ_c M_kc M_kcᵀ / n_kc) [..., D, D]. holders: how many clients have
+    samples of each class [..., C]; a client whose samples count for a share adds that share.
+    """
+
+    scatter: Tensor
+    holders: Tensor
 
 
 class ClassSums(NamedTuple):
@@ -77,6 +89,50 @@ def without_noise(sums: ClassSums, deviation: float) -> ClassSums:
     means = class_means(moment, counts)
     between = means.transpose(-1, -2) @ moment
     return ClassSums(definite(sums.gram - between, deviation) + between, moment, counts)
+
+
+def own_scatter(sums: ClassSums, share: Tensor | float = 1.0) -> OwnScatter:
+    """Return the scatter around the class means of these sums of one client, or of each of K.
+
+    share: what each sample counts for in the sums.
+    """
+    means = class_means(sums.moment, sums.counts)
+    scatter = sums.gram - means.transpose(-1, -2) @ sums.moment
+    return OwnScatter(scatter, (sums.counts > 0) * share)
+
+
+def means_differ(total: ClassSums, own: OwnScatter) -> bool:
+    """Return whether the clients' means of a class differ by more than chance.
+
+    If clients mean the same by a class, the variance between their means of a class, times their
+    samples, has the same expectation as the variance within: the analysis of variance. Two
+    variances must be likelier than one by more than one parameter costs (Schwarz, 1978). A degree
+    of freedom counts for the `directions` that features vary in.
+    """
+    common, means = own_scatter(total), float(own.holders.sum())
+    free_within = float(total.counts.sum()) - means  # degrees of freedom
+    free_between = means - float(common.holders.sum())
+    within = float(_mean_diagonal(own.scatter))
+    between = float(_mean_diagonal(common.scatter)) - within
+    if min(free_within, free_between, within) <= 0 or between / free_between < within / free_within:
+        return False
+    free, count = free_within + free_between, float(directions(total))
+    gain = free * math.log((within + between) / free)
+    gain -= free_within * math.log(within / free_within)
+    gain -= free_between * math.log(between / free_between)
+    return count * gain > math.log(count * free_between)
+
+
+def around_own_means(total: ClassSums, own: OwnScatter) -> ClassSums:
+    """Return sums with the class means of the total and the covariance W / (n − Σ_k C_k).
+
+    They have n − Σ_k C_k samples, so that fewer degrees of freedom are smoothed more.
+    """
+    samples = total.counts.sum()
+    factor = (samples - own.holders.sum()) / samples
+    moment, counts = factor * total.moment, factor * total.counts
+    between = class_means(moment, counts).transpose(-1, -2) @ moment
+    return ClassSums(own.scatter + between, moment, counts)
 
 
 def class_means(moment: Tensor, counts: Tensor) -> Tensor:
@@ -134,10 +190,9 @@ def lean_evidence(
 
 def _within(sums: ClassSums) -> tuple[Tensor, Tensor]:
     """Return S [..., D, D], the covariance within classes, and the mean variance [...], > 0."""
-    gram, moment, counts = sums
-    total, means = _samples(sums), class_means(moment, counts)
-    within = (gram - means.transpose(-1, -2) @ moment) / total[..., None, None]
-    variance, square = (_mean_diagonal(matrix) for matrix in (within, gram))
+    total = _samples(sums)
+    within = own_scatter(sums).scatter / total[..., None, None]
+    variance, square = (_mean_diagonal(matrix) for matrix in (within, sums.gram))
     return within, torch.maximum(variance, _FLOOR * square / total).clamp(min=1e-12)
 
 
@@ -205,7 +260,7 @@ def sums_fault(
         return f"a mean square is {squares.max() / max(total, 1):g}, more than {largest:g}"
     if (moment[counts == 0] != 0).any():
         return "a class without samples has a sum"
-    within = gram - class_means(moment, counts).T @ moment
+    within = own_scatter(sums).scatter
     ridge = _SLACK * squares + _SLACK * float(squares.mean()) * _NEXT_TO_NOTHING
     if torch.linalg.cholesky_ex(within + torch.diag(ridge.clamp(min=1e-30))).info.any():
         return "no samples have such sums and products"

@@ -155,7 +155,12 @@ class Node:
         """Multiply each client's sums of samples by the share that counts (`most_samples`)."""
         if min(cohort.shares, default=1.0) == 1.0:
             return sent
-        sums = {n for r in self.learner.releases if r.combine == "sum" for n in r.arrays}
+        sums = {
+            name
+            for release in self.learner.releases
+            if release.combine == "sum" or release.clip == "sums"
+            for name in (*release.arrays, *release.under_masks)
+        }
         factors = np.array(cohort.shares, dtype=np.float32)
         counted = {
             name: array * factors.reshape(-1, *[1] * (array.ndim - 1))
@@ -354,7 +359,7 @@ def require_declared(
 
     field: what the missing declaration says besides, for the message.
     """
-    declared = {name for release in releases for name in release.arrays}
+    declared = {name for r in releases for name in (*r.arrays, *r.under_masks)}
     if undeclared := sorted(sent.arrays.keys() - declared):
         name = undeclared[0]
         shape = sent.arrays[name].shape[1:]

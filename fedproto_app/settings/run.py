@@ -126,7 +126,8 @@ class Training:
     pretraining_rounds: rounds of the run before the first round of the method's own phase.
     nodes_average: whether nodes may average their clients' models, or the server gets each model.
     sample_clip: the largest length of a sample in sums that are sent; None: any. counts_samples:
-    whether the server learns the clients' numbers of samples, which may be weights.
+    whether the server learns the clients' numbers of samples, which may be weights. masked: whether
+    masks hide each client's values, and no noise does.
     """
 
     seed: int
@@ -136,6 +137,7 @@ class Training:
     nodes_average: bool = True
     sample_clip: float | None = None
     counts_samples: bool = True
+    masked: bool = False
 
 
 class Settings(Section):
@@ -342,4 +344,5 @@ class Settings(Section):
             # Nodes of a masked sum do not know the largest weight, which the noise must hide.
             counts_samples=not self.privacy.is_on
             or (self.privacy.reported == "exact" and not self.aggregation.secure),
+            masked=self.aggregation.secure and not self.privacy.is_on,
         )

@@ -28,7 +28,7 @@ from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import mean_of
 from fedproto_app.core.wire import ARRAYS, array_record, flower_average_input, numpy_arrays
-from fedproto_app.maths.class_gaussian import ClassSums, class_means
+from fedproto_app.maths.class_gaussian import ClassSums, class_means, own_scatter
 from fedproto_app.maths.divergence import Combine as GroupRule
 from fedproto_app.maths.ridge import solve
 from fedproto_app.settings import AggregationSettings, PrivacyPlan
@@ -319,7 +319,7 @@ def robust_class_sums(clients_sums: Callable[[], Iterable[ClassSums]], middle: M
     """
     means, counts, spread = [], [], []
     for sums in clients_sums():
-        within = _within(sums)
+        within = own_scatter(sums).scatter
         means.append(class_means(sums.moment, sums.counts))
         counts.append(sums.counts)
         spread.append(within.diagonal().sum() / sums.counts.sum().clamp(min=1))
@@ -339,10 +339,5 @@ def robust_class_sums(clients_sums: Callable[[], Iterable[ClassSums]], middle: M
     gram = centre.T @ moment
     narrowed = seats * (variances.median() / variances.clamp(min=1e-30)).clamp(max=1)
     for factor, sums in zip(narrowed, clients_sums(), strict=True):
-        gram += factor * _within(sums)
+        gram += factor * own_scatter(sums).scatter
     return ClassSums(gram, moment, weights)
-
-
-def _within(sums: ClassSums) -> Tensor:
-    """Return Σ (x − µ_c)(x − µ_c)ᵀ of one client, [D, D]."""
-    return sums.gram - class_means(sums.moment, sums.counts).T @ sums.moment

@@ -16,13 +16,17 @@ from fedproto_app.maths.class_gaussian import (
     UNKNOWN_CLASS,
     ClassSums,
     LabelledVectors,
+    OwnScatter,
+    around_own_means,
     class_means,
     class_sums,
     directions,
     discriminant,
     lean_evidence,
     log_prior,
+    means_differ,
     overall_mean,
+    own_scatter,
     precision_factor,
     shortened,
     sizes,
@@ -45,6 +49,56 @@ def classifier(sums: ClassSums, penalty: float) -> tuple[Tensor, Tensor]:
     means = class_means(sums.moment, sums.counts)
     factor = precision_factor(sums, penalty)
     return discriminant(factor, overall_mean(sums), means, sums.counts > 0)
+
+
+def drawn(codes: int, seed: int, clients: int = 6, samples: int = 12) -> LabelledVectors:
+    """Vectors of three classes that lie apart. Client k adds k modulo `codes` to the labels."""
+    draws = torch.Generator().manual_seed(seed)
+    true = torch.randint(0, 3, (clients, samples), generator=draws)
+    features = torch.randn(clients, samples, 4, generator=draws) + 3 * torch.eye(3, 4)[true]
+    labels = (true + (torch.arange(clients) % codes).unsqueeze(1)) % 3
+    return LabelledVectors(features, labels, torch.ones(clients, samples))
+
+
+def of_all(sums: ClassSums) -> tuple[ClassSums, OwnScatter]:
+    """Return the totals over the clients."""
+    own = own_scatter(sums)
+    return ClassSums(*(part.sum(0) for part in sums)), OwnScatter(*(part.sum(0) for part in own))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_covariance_around_own_means_is_that_of_the_pooled_deviations(seed: int) -> None:
+    vectors = drawn(3, seed, samples=4)  # so few that a client lacks classes
+    deviations, means = [], 0
+    for features, labels in zip(vectors.features.numpy(), vectors.labels.numpy(), strict=True):
+        for label in set(labels.tolist()):
+            of_class = features[labels == label].astype(np.float64)
+            deviations.append(of_class - of_class.mean(axis=0))
+            means += 1
+    rows = np.concatenate(deviations)
+    total, own = of_all(class_sums(vectors, 3))
+    spread = around_own_means(total, own)
+    covariance = own_scatter(spread).scatter / spread.counts.sum()
+    np.testing.assert_allclose(covariance, rows.T @ rows / (len(rows) - means), rtol=1e-6)
+    assert float(spread.counts.sum()) == pytest.approx(len(rows) - means)
+    torch.testing.assert_close(
+        class_means(spread.moment, spread.counts), class_means(total.moment, total.counts)
+    )
+
+
+@pytest.mark.parametrize("samples", [8, 100])
+def test_other_codes_are_noticed_and_chance_is_not(samples: int) -> None:
+    def differ(codes: int, seed: int) -> bool:
+        return means_differ(*of_all(class_sums(drawn(codes, seed, samples=samples), 3)))
+
+    assert [differ(2, seed) for seed in range(20)] == [True] * 20
+    assert sum(differ(1, seed) for seed in range(100)) <= 5
+
+
+def test_without_samples_to_spare_no_difference_is_seen() -> None:
+    one_each = class_sums(drawn(3, 0, samples=1), 3)
+    assert not means_differ(*of_all(one_each))
+    assert not means_differ(*of_all(class_sums(drawn(3, 0, clients=1), 3)))
 
 
 def test_by_hand() -> None:

@@ -54,8 +54,14 @@ def goes_masked(task: str, method: str) -> bool:
     return True
 
 
-# Three that are not like FedAvg, then all others.
-FIRST = [("forecasting", "fedproto"), ("forecasting", "analytic"), ("classification", "fedpcl")]
+# Some that are not like FedAvg, then all others.
+FIRST = [
+    ("forecasting", "fedproto"),
+    ("forecasting", "analytic"),
+    ("classification", "fedpcl"),
+    ("classification", "analytic"),
+    ("classification", "census"),
+]
 PAIRS = [(task, method) for task in TASK_NAMES for method in methods_of(task)]
 MORE = [
     pytest.param(*pair, marks=pytest.mark.exhaustive)

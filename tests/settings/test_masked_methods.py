@@ -61,6 +61,14 @@ def test_the_reason_follows_from_the_declaration(release: Sends, reason: str) ->
     [
         ({"aggregation.rule": "median"}, "looks at each client's model, of which a masked sum sho"),
         ({"method": "analytic", "analytic.sharing": "none"}, "method = 'analytic' sends nothing;"),
+        (
+            {
+                "task": "sequence-classification",
+                "method": "analytic",
+                "analytic.sharing": "clustered",
+            },
+            "method = 'analytic' averages the clients' sums in groups; of task = ",
+        ),
         ({"aggregation.secure-share": 0.4}, "secure-share = 0.4: input should be greater than or "),
     ],
 )

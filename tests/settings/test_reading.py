@@ -129,7 +129,6 @@ def test_flat_and_nested_are_the_same() -> None:
             )
             for settings, why in (
                 ({}, "has no classes; method = 'kindred'"),
-                ({**SEQUENCES, "aggregation.secure": True}, "hides the sums of a client"),
                 ({**SEQUENCES, "aggregation.rule": "median"}, "gives only the totals"),
                 (
                     {**SEQUENCES, "privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0},

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.sends import Sends
 from fedproto_app.core.wire import read_order
 from fedproto_app.data.sequences.clients import ClientSequences
@@ -46,11 +46,13 @@ from fedproto_app.strategies.common.class_fit import (
     CLUSTER_MOMENT,
     COUNTS,
     GRAM,
+    HOLDERS,
     MOMENT,
-    WITHIN,
+    SCATTER,
     arrived,
     clusters_in,
     packed,
+    sent_sums,
 )
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
@@ -67,6 +69,7 @@ from tests.strategies.server_half import (
     refusals,
     replies,
     restored,
+    round_of,
     server_of,
 )
 
@@ -196,7 +199,6 @@ def test_a_client_leans_to_its_cluster_and_to_all_where_its_cluster_is_silent() 
         torch.eye(2), torch.tensor([[6.0, 0.0], [0.0, 8.0]]), torch.tensor([3.0, 4.0])
     )
     arrays = {
-        WITHIN: np.array([5.0, 1.0, 4.0]),
         CLUSTER_MOMENT: np.array([[[1.0, 1.0], [0.0, 0.0]]]),
         CLUSTER_COUNTS: np.array([[2.0, 0.0]]),
     }
@@ -204,7 +206,6 @@ def test_a_client_leans_to_its_cluster_and_to_all_where_its_cluster_is_silent() 
     [cluster] = clusters_in(guidance, ["a", "b"], total)
     assert cluster.moment.tolist() == [[[6, 0], [0, 8]], [[1, 1], [0, 8]]]
     assert cluster.counts.tolist() == [[3, 4], [2, 4]]
-    assert cluster.spread.gram.tolist() == [[5, 1], [1, 4]]
     assert clusters_in(GUIDANCE, ["a", "b"], total) == []
 
 
@@ -368,6 +369,39 @@ def test_with_a_rule_one_of_three_does_not_move_the_means_of_classes() -> None:
         np.testing.assert_allclose(total, 3 * good[name], rtol=1e-4, atol=1e-4)
 
 
+def test_all_get_the_scatter_around_each_clients_own_means_unless_noise_hides_it() -> None:
+    strategy = server()
+    clients = {"a": sums_of(0), "b": sums_of(1, classes=[0, 0, 0, 0])}
+    report(strategy, **clients)
+    arrays = totals(strategy)
+    between = sum(
+        np.outer(moment, moment) / max(count, 1)
+        for sums in clients.values()
+        for moment, count in zip(sums[MOMENT].astype(float), sums[COUNTS], strict=True)
+    )
+    expected = arrays[GRAM] - between[np.triu_indices(WIDTH)]
+    np.testing.assert_allclose(arrays[SCATTER], expected, rtol=1e-4, atol=1e-5)
+    assert arrays[HOLDERS].tolist() == [2, 1]
+    noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
+    for hidden in ({"aggregation.rule": "median"}, noise):
+        strategy = server(**hidden)
+        report(strategy, **clients)
+        assert totals(strategy).keys() == {GRAM, MOMENT, COUNTS}
+
+
+def test_a_masked_total_that_no_samples_have_is_refused() -> None:
+    strategy = server(**{"aggregation.secure": True})
+    values = {name: sums_of(0)[name] + sums_of(1)[name] for name in (GRAM, MOMENT, COUNTS)}
+    scatter = sent_sums({n: torch.from_numpy(a) for n, a in values.items()}, masked=True)
+    for factor, taken in ((-1.0, set()), (1.0, set(scatter))):
+        total = Total({**scatter, SCATTER: factor * scatter[SCATTER]}, 2, np.zeros(0, np.int64))
+        strategy.received.take_total(total)
+        strategy.update(strategy.received, round_of(strategy))
+        assert totals(strategy).keys() == taken
+    [refusal] = strategy.federation.history.log.refused
+    assert refusal.reason.endswith("no samples have such sums and products")
+
+
 def test_sums_that_cannot_be_true_are_refused() -> None:
     strategy = server()
     noise = {**sums_of(0), "moment": np.zeros((2, WIDTH), np.float32)}
@@ -486,7 +520,7 @@ def test_nobody_is_told_what_one_other_client_has(swapped: tuple[str, ...]) -> N
     report(strategy, **sums_by_client)
     first, _ = answers(strategy)
     assert first.clients == []
-    assert set(first.arrays) == {"gram", "moment", "counts"}
+    assert set(first.arrays) == {GRAM, MOMENT, COUNTS, SCATTER, HOLDERS}
 
 
 def clusters_among(sums_by_client: dict[str, Arrays]) -> list[int]:

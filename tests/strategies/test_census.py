@@ -15,13 +15,20 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import Round
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.data.shape import DataShape
-from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, LabelledVectors, class_sums
+from fedproto_app.maths.class_gaussian import (
+    UNKNOWN_CLASS,
+    ClassSums,
+    LabelledVectors,
+    OwnScatter,
+    class_sums,
+    own_scatter,
+)
 from fedproto_app.models.image_classifier import SmallCnnClassifier
 from fedproto_app.models.model import HEAD
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, LearnedAndFixed
 from fedproto_app.strategies.census.strategy import CensusStrategy
-from fedproto_app.strategies.common.class_fit import ClassFit, everybody, packed, unpacked
+from fedproto_app.strategies.common.class_fit import HOLDERS, SCATTER, ClassFit, packed, unpacked
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, train_cohort
 from tests.helpers.tiny_images import at_round, image_cohort, image_learner
@@ -141,7 +148,7 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     assert isinstance(learner.task.model, LearnedAndFixed)
     learned = learner.task.model.learned.representation_dim
     weight, bias = ClassFit(1.0, even=False, steady_from=learned).personal(
-        local_sums.moment, local_sums.counts, [everybody(total)], validation
+        local_sums, total, validation
     )
     predictor = learner.predictor(cohort.parameters)
     torch.testing.assert_close(predictor[HEAD + "weight"], weight.float(), rtol=1e-3, atol=1e-3)
@@ -195,21 +202,42 @@ def test_sums_of_an_older_encoder_are_no_evidence() -> None:
     def class_told_by(steady_from: int) -> int:
         """The class of a sample that feature 0 alone tells."""
         fit = ClassFit(1.0, even=True, steady_from=steady_from)
-        weight, bias = fit.personal(
-            local_sums.moment, local_sums.counts, [everybody(total)], validation
-        )
+        weight, bias = fit.personal(local_sums, total, validation)
         return int((torch.tensor([1.0, 0.0]).double() @ weight[0] + bias[0]).argmax())
 
     assert [class_told_by(first) for first in (0, 1, 2)] == [0, 1, 1]  # 2: no feature is steady
 
 
+@pytest.mark.parametrize(("count", "around_own", "alone"), [(0, 0, 0), (30, 0, 1), (30, 1, 0)])
+def test_a_client_that_its_validation_samples_advise_to_stay_alone_does(
+    count: int, around_own: int, alone: int
+) -> None:
+    """Half of the clients name two classes the other way round. The covariance around common means
+    is no good to any of them, and that around each client's own means is."""
+    draws = torch.Generator().manual_seed(0)
+    labels = torch.arange(80).expand(4, 80) % 2
+    means = torch.tensor([1.0, 1.0, -1.0, -1.0]).view(4, 1, 1) * (2 * labels - 1).unsqueeze(-1)
+    features = means + torch.randn(4, 80, 2, generator=draws)
+    present = (torch.arange(80) < 20 + count).expand(4, 80).float()
+    vectors = LabelledVectors(features, labels, present)
+    sums = class_sums(LabelledVectors(*(part[:, :20] for part in vectors)), 2)
+    validation = LabelledVectors(*(part[:, 20:60] for part in vectors))
+    total = ClassSums(*(part.sum(0) for part in sums))
+    own = OwnScatter(*(part.sum(0) for part in own_scatter(sums)))
+    fit = ClassFit(1.0, even=True)
+    ours, _ = fit.personal(sums, total, validation, own=own if around_own else None)
+    theirs, _ = fit.alone(sums, validation)
+    assert [torch.equal(*pair) for pair in zip(ours, theirs, strict=True)] == [bool(alone)] * 4
+
+
 def test_a_class_that_all_know_nothing_of_keeps_the_clients_own_mean() -> None:
-    moment, counts = torch.tensor([[[4.0, 0.0], [0.0, 6.0]]]), torch.tensor([[2.0, 3.0]])
+    moment = torch.tensor([[[4.0, 0.0], [0.0, 6.0]]]).double()
     gram = 10 * torch.eye(2).double()
+    sums = ClassSums(gram.unsqueeze(0), moment, torch.tensor([[2.0, 3.0]]).double())
     total = ClassSums(gram, torch.tensor([[4.0, 0.0], [0.0, 0.0]]).double(), torch.tensor([2.0, 0]))
     validation = LabelledVectors(torch.zeros(1, 1, 2), torch.zeros(1, 1).long(), torch.zeros(1, 1))
     fit = ClassFit(1.0, even=True)
-    weight, bias = fit.personal(moment.double(), counts.double(), [everybody(total)], validation)
+    weight, bias = fit.personal(sums, total, validation)
     scores = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).double() @ weight[0] + bias[0]
     assert scores.argmax(dim=1).tolist() == [0, 1]  # the means of both classes
 
@@ -254,9 +282,12 @@ def test_the_latest_sums_add_up_for_who_is_judged_alone() -> None:
     first, second, third = (sums_of(seed) for seed in range(3))
     assert report(strategy, a=first, b=second) == {}
     assert report(strategy, b=third) == {}  # in place of the second
-    for name, total in evaluated(strategy).items():
-        np.testing.assert_allclose(total, first[name] + third[name], rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(evaluated(restored(strategy))[name], total)
+    totals = evaluated(strategy)
+    assert totals.keys() - first.keys() == {SCATTER, HOLDERS}
+    for name, sums in first.items():
+        np.testing.assert_allclose(totals[name], sums + third[name], rtol=1e-5, atol=1e-5)
+    for name, total in evaluated(restored(strategy)).items():
+        np.testing.assert_array_equal(totals[name], total)
     assert guidance(strategy).arrays == {}
 
 

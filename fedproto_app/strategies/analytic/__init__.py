@@ -133,8 +133,6 @@ def check_clusters(settings: RunSettings) -> None:
     reason = ""
     if settings.task == "forecasting":
         reason = "task = 'forecasting' has no classes; method = 'kindred' uses similar clients"
-    elif settings.aggregation.secure:
-        reason = "aggregation.secure = true hides the sums of a client, which give the clusters"
     elif settings.privacy.is_on:
         reason = f"the noise of privacy.mechanism = {settings.privacy.mechanism!r} hides clusters"
     elif settings.aggregation.rule != "mean":

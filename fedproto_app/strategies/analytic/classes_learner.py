@@ -36,13 +36,13 @@ from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.class_fit import (
     COUNTS,
-    MOMENT,
     ClassFit,
     Classifier,
     clusters_in,
-    everybody,
     packed,
     sample_bound,
+    scatter_in,
+    sent_sums,
     sums_of_classes,
     sums_shapes,
     total_in,
@@ -157,13 +157,13 @@ class AnalyticClassesLearner(
     def sends(cls, section: AnalyticSettings, sizes: Sizes) -> Sequence[Sends]:
         if section.sharing == "none":
             return []
-        of_present, passed_on = "the sums over the clients that take part", ""
+        passed_on = ""
         if section.sharing == "clustered":
             passed_on = (
                 "tells the nodes of a cluster its clients' sums of each class, from which a node "
                 "can take its own clients'"
             )
-        return [sums_of_classes(sizes, clip="sums", of_present=of_present, passed_on=passed_on)]
+        return [sums_of_classes(sizes, clip="sums", passed_on=passed_on)]
 
     def __init__(self, training: Training, section: AnalyticSettings, task: Any) -> None:
         super().__init__(training, section, task)
@@ -205,8 +205,7 @@ class AnalyticClassesLearner(
     ) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
-        sums = cohort.memory.sums
-        return Contribution({name: value.cpu().numpy() for name, value in sums.items()})
+        return Contribution(sent_sums(cohort.memory.sums, masked=self.training.masked))
 
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
         assert self.training.sample_clip is not None
@@ -222,10 +221,14 @@ class AnalyticClassesLearner(
         if self.section.sharing == "federated":
             _set_heads(cohort, of_all)  # the same for all clients
         else:
-            moment, counts = (cohort.memory.sums[name].double() for name in (MOMENT, COUNTS))
-            validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-            pools = [everybody(total), *clusters_in(guidance, cohort.names, total)]
-            fits = self._fit.personal(moment, counts, pools, validation, cohort.shares)
+            fits = self._fit.personal(
+                unpacked(cohort.memory.sums),
+                total,
+                self.task.validation_vectors(cohort.parameters, cohort.samples),
+                own=scatter_in(guidance, total),
+                clusters=clusters_in(guidance, cohort.names, total),
+                shares=cohort.shares,
+            )
             _set_heads(cohort, fits)
         return list(range(len(cohort.names)))
 

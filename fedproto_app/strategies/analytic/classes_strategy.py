@@ -31,10 +31,10 @@ from fedproto_app.strategies.common.class_fit import (
     CLUSTER_MOMENT,
     COUNTS,
     GRAM,
+    HOLDERS,
     MOMENT,
-    WITHIN,
+    SCATTER,
     arrived,
-    packed,
 )
 from fedproto_app.strategies.common.client_sums import SumsOfClasses, SumsStrategy
 from fedproto_app.strategies.common.federation import Federation
@@ -235,7 +235,6 @@ class ClassGroups:
         self._penalty = penalty
         self._keys: list[ClientKey] = []  # the clients of the last round
         self._history = ClusterHistory()
-        self._within: Arrays = {}  # the same for all clients
         self._moments: Tensor = torch.zeros(0)  # of the clusters
         self._counts: Tensor = torch.zeros(0)
         self._cluster_of: dict[ClientKey, int] = {}  # of clients that get their cluster's sums
@@ -249,8 +248,6 @@ class ClassGroups:
         labels = self._clusters(latest, total, moments, counts)
         self._note(labels, round_)
         self._moments, self._counts = sums_of(labels, moments), sums_of(labels, counts)
-        within = packed(within_clusters(total, self._moments, self._counts))
-        self._within = {WITHIN: _float32(within[GRAM])}
         has = (counts.sum(dim=1) > 0).numpy()  # a client without samples belongs to no cluster
         sizes = np.bincount(labels, has)[labels]
         large = has & (sizes >= LEAST_CLIENTS) & (has.sum() - sizes >= LEAST_CLIENTS)
@@ -266,8 +263,8 @@ class ClassGroups:
         informed = [key for key in clients if key in self._cluster_of]
         rows = [self._cluster_of[key] for key in informed]
         cluster_sums = {CLUSTER_MOMENT: self._moments[rows], CLUSTER_COUNTS: self._counts[rows]}
-        arrays = {name: _float32(value) for name, value in cluster_sums.items()}
-        return Guidance({**self._within, **arrays}, [key.client for key in informed])
+        arrays = {name: value.float().numpy() for name, value in cluster_sums.items()}
+        return Guidance(arrays, [key.client for key in informed])
 
     def _clusters(
         self, latest: Received, total: ClassSums, moments: Tensor, counts: Tensor
@@ -321,10 +318,6 @@ class ClassGroups:
         return self._history.findings(self._keys, facts)
 
 
-def _float32(values: Tensor) -> NDArray[np.float32]:
-    return values.float().numpy()
-
-
 class AnalyticClassesStrategy(SumsStrategy):
     """Σ x xᵀ, and Σ x and the number of samples of each class, over all stages so far.
 
@@ -337,7 +330,7 @@ class AnalyticClassesStrategy(SumsStrategy):
         super().__init__(settings, section, federation)
         self._groups = ClassGroups(section.penalty)
         self.saved = [self._sums, self._groups]
-        self.shared_names = [*self._sums.shapes, WITHIN]
+        self.shared_names = [*self._sums.shapes, SCATTER, HOLDERS]
 
     def client_sums(self) -> SumsOfClasses:
         sums = SumsOfClasses(self.settings, self.federation, self.received)

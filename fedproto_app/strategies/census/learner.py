@@ -34,14 +34,15 @@ from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.census import CensusSettings
 from fedproto_app.strategies.common.class_fit import (
     COUNTS,
-    MOMENT,
     ClassFit,
-    everybody,
     frequencies,
     packed,
+    scatter_in,
+    sent_sums,
     sums_of_classes,
     sums_shapes,
     total_in,
+    unpacked,
 )
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
 from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches, image_classifier
@@ -174,8 +175,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
     ) -> Contribution:
         if not context.sends_sums:
             return Contribution()
-        names = cohort.memory.earlier
-        return Contribution({name: self._sum(cohort, name).cpu().numpy() for name in names})
+        return Contribution(sent_sums(self._sums(cohort), masked=self.training.masked))
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Fit each client's answer to the totals over all clients."""
@@ -183,10 +183,12 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         total = total_in(guidance, self.task.device)
         weight, bias = self._of_head(cohort, total)
         if total is not None and self._fit.of_all(total) is not None:
-            moment, counts = (self._sum(cohort, name).double() for name in (MOMENT, COUNTS))
-            validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
             weight, bias = self._fit.personal(
-                moment, counts, [everybody(total)], validation, cohort.shares
+                unpacked(self._sums(cohort)),
+                total,
+                self.task.validation_vectors(cohort.parameters, cohort.samples),
+                own=scatter_in(guidance, total),
+                shares=cohort.shares,
             )
         cohort.parameters[ANSWER + "weight"].copy_(weight)
         cohort.parameters[ANSWER + "bias"].copy_(bias)
@@ -223,7 +225,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         """Return the averaged head, which was trained without class frequencies, with the client's
         frequencies."""
         weight, bias = (cohort.parameters[HEAD + name] for name in ("weight", "bias"))
-        counts = self._sum(cohort, COUNTS).double()
+        counts = self._sums(cohort)[COUNTS].double()
         if total is not None:
             counts = frequencies(counts, total.counts)
         beside = self.task.representation_dim - weight.shape[1]
@@ -237,10 +239,10 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         prior = log_prior(counts)
         return torch.where(counts > 0, strength * prior, UNKNOWN_CLASS).float()
 
-    def _sum(self, cohort: Cohort, name: str) -> Tensor:
-        """Return the clients' sums over all stages so far."""
-        total: Tensor = cohort.memory.earlier[name] + cohort.memory.current[name]
-        return total
+    def _sums(self, cohort: Cohort) -> dict[str, Tensor]:
+        """Return the clients' packed sums over all stages so far."""
+        current = cohort.memory.current
+        return {name: value + current[name] for name, value in cohort.memory.earlier.items()}
 
 
 def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:

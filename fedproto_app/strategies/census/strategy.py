@@ -53,6 +53,9 @@ class CensusStrategy(FedAvgStrategy):
     def begin(self, round_: Round) -> None:
         self._sent_out = self.model
 
+    def update(self, received: Received, round_: Round) -> None:
+        self._sums.take_in(received, round_)
+
     def conclude(self, round_: Round) -> None:
         self.model = self._sent_out
 

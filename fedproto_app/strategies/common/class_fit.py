@@ -1,11 +1,16 @@
 """Fit a client's classifier from its class sums and the sums of other clients.
 
 The classifier is a discriminant (`maths/class_gaussian.py`). Its covariance is pooled over all
-clients or within clusters, its class means lie between the client's and the pooled ones, and its
-prior is the client's class frequencies. A client's validation set is too small to choose the mixing
-weights and the penalty, so the classifier is the mean of many candidates' log-probabilities. A
-candidate's weight is the likelihood of the client's class sums, if its means differ from the pooled
-means as much as the candidate assumes, times the likelihood of the validation samples.
+clients, its class means lie between the client's and the pooled ones, and its prior is the client's
+class frequencies. A client's validation set is too small to choose the mixing weights and the
+penalty, so the classifier is the mean of many candidates' log-probabilities. A candidate's weight
+is the likelihood of the client's class sums, if its means differ from the pooled means as much as
+the candidate assumes, times the likelihood of the validation samples.
+
+Where the clients' means of a class differ by more than chance, as at sites with codes of their own,
+these differences would count as noise around common means. Then the covariance is that around each
+client's own means. A client uses the classifier of its own sums alone if its validation samples
+clearly prefer it.
 """
 
 from __future__ import annotations
@@ -23,22 +28,28 @@ from fedproto_app.maths.class_gaussian import (
     ClassSums,
     LabelledVectors,
     OfClasses,
+    OwnScatter,
+    around_own_means,
     class_means,
     directions,
     discriminant,
     lean_evidence,
     log_loss,
     log_prior,
+    means_differ,
     overall_mean,
+    own_scatter,
     precision_factor,
 )
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
 
 # Each client sends these sums and gets back their totals over the clients.
 GRAM, MOMENT, COUNTS = "gram", "moment", "counts"
-# With clusters, clients also get the products that give the covariance within the classes of
-# clusters, and each client of a cluster gets the cluster's sums.
-WITHIN, CLUSTER_MOMENT, CLUSTER_COUNTS = "within", "cluster.moment", "cluster.counts"
+# They also get the totals of `OwnScatter`. The server computes these from the sums of each client,
+# and where masks hide these sums, clients send their parts of them.
+SCATTER, HOLDERS = "scatter", "holders"
+# With clusters, each client of a cluster gets the cluster's sums.
+CLUSTER_MOMENT, CLUSTER_COUNTS = "cluster.moment", "cluster.counts"
 
 WELL_KNOWN = (0.3, 1.0, 3.0)  # factors of the penalty for means of many samples
 HARDLY_KNOWN = (3.0, 10.0, 30.0)  # and for means that rest on a client's own few samples
@@ -46,6 +57,7 @@ HARDLY_KNOWN = (3.0, 10.0, 30.0)  # and for means that rest on a client's own fe
 LEANS = ((1.0, HARDLY_KNOWN), (3.0, HARDLY_KNOWN), (30.0, WELL_KNOWN), (1e6, WELL_KNOWN))
 PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the client's counts
 ETA = 0.3  # how much validation samples are trusted; 1: as if they were independent
+ODDS_ALONE = 50.0  # the likelihood ratio of validation samples at which a client is better alone
 
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
 
@@ -53,18 +65,12 @@ Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D,
 class ClassPool(NamedTuple):
     """Class sums of a group of clients; a client's class means are drawn to the group's means.
 
-    spread: sums that give the covariance. moment, counts: sums by class, [C, D] and [C] if the
-    group is all clients, [K, …] if each client has its own group.
+    moment, counts: sums by class, [C, D] and [C] if the group is all clients, [K, …] if each client
+    has its own group.
     """
 
-    spread: ClassSums
     moment: Tensor
     counts: Tensor
-
-
-def everybody(total: ClassSums) -> ClassPool:
-    """Return the pool of all clients."""
-    return ClassPool(total, total.moment, total.counts)
 
 
 def sums_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -72,20 +78,28 @@ def sums_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
     return {GRAM: (triangle_size(width),), MOMENT: (classes, width), COUNTS: (classes,)}
 
 
+def scatter_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a client's packed `OwnScatter`: D(D + 1)/2 + C values."""
+    return {SCATTER: (triangle_size(width),), HOLDERS: (classes,)}
+
+
 def sums_of_classes(
     sizes: Sizes,
     when: Literal["training", "evaluated"] = "training",
     clip: Literal["", "sums"] = "",
-    of_present: str = "",
     passed_on: str = "",
 ) -> Sends:
-    """Return the declaration of a client that sends class sums."""
+    """Return the declaration of a client that sends class sums.
+
+    passed_on: what a cluster's clients learn of it; "" without clusters.
+    """
     return Sends(
         "sums",
         sums_shapes(sizes.classes, sizes.width),
-        combine="sum",
+        combine="groups" if passed_on else "sum",
         remember="latest",
-        of_present=of_present,
+        of_present="the sums over the clients that take part",
+        under_masks=scatter_shapes(sizes.classes, sizes.width),
         when=when,
         clip=clip,
         any_size=True,
@@ -121,6 +135,27 @@ def arrived(arrays: Arrays, device: torch.device) -> ClassSums:
     )
 
 
+def packed_scatter(own: OwnScatter) -> dict[str, Tensor]:
+    """Return the scatter as arrays of a message."""
+    return {SCATTER: triangle(own.scatter), HOLDERS: own.holders}
+
+
+def sent_sums(sums: Mapping[str, Tensor], *, masked: bool) -> Arrays:
+    """Return what clients with these packed sums send."""
+    scatter = packed_scatter(own_scatter(unpacked(sums))) if masked else {}
+    return {name: value.float().cpu().numpy() for name, value in {**sums, **scatter}.items()}
+
+
+def scatter_in(guidance: Guidance, total: ClassSums) -> OwnScatter | None:
+    """Return the scatter over all clients; None if the guidance has none."""
+    if SCATTER not in guidance.arrays:
+        return None
+    scatter, holders = (
+        torch.from_numpy(guidance.arrays[name]).to(total.gram) for name in (SCATTER, HOLDERS)
+    )
+    return OwnScatter(symmetric(scatter, total.gram.shape[-1]), holders)
+
+
 def total_in(guidance: Guidance, device: torch.device) -> ClassSums | None:
     """Return the sums over all clients; None if the guidance has none."""
     return arrived(guidance.arrays, device) if GRAM in guidance.arrays else None
@@ -131,7 +166,7 @@ def clusters_in(guidance: Guidance, names: Sequence[str], total: ClassSums) -> l
 
     The total takes the place of a missing cluster, and of classes without a sample in the cluster.
     """
-    if WITHIN not in guidance.arrays:
+    if CLUSTER_MOMENT not in guidance.arrays:
         return []
     moment = total.moment.repeat(len(names), 1, 1)
     counts = total.counts.repeat(len(names), 1)
@@ -145,9 +180,7 @@ def clusters_in(guidance: Guidance, names: Sequence[str], total: ClassSums) -> l
         )
         has = cluster_counts > 0
         moment[client, has], counts[client, has] = cluster_moment[has], cluster_counts[has]
-    within = torch.from_numpy(guidance.arrays[WITHIN]).to(total.gram)
-    spread = ClassSums(symmetric(within, total.gram.shape[-1]), total.moment, total.counts)
-    return [ClassPool(spread, moment, counts)]
+    return [ClassPool(moment, counts)]
 
 
 class ClassFit:
@@ -188,37 +221,75 @@ class ClassFit:
 
     def personal(
         self,
-        moment: Tensor,
-        counts: Tensor,
-        pools: Sequence[ClassPool],
+        sums: ClassSums,
+        total: ClassSums,
         validation: LabelledVectors,
+        *,
+        own: OwnScatter | None = None,
+        clusters: Sequence[ClassPool] = (),
         shares: Sequence[float] = (),
     ) -> Classifier:
-        """Return each client's classifier of its class sums [K, C, D], [K, C] and the pools.
+        """Return the classifiers of K clients from their sums and those of all clients.
 
-        The first pool holds all clients. shares: the share of each client's sums that the pools
-        hold; () for all.
+        own: the scatter over all clients around their own class means, if it is known. clusters: of
+        the clients, beside the pool of all. shares: the share of each client's sums that the total
+        holds; () for all.
         """
-        total = pools[0]
-        frequent = frequencies(counts, total.counts)
+        spread = self._spread(total, own)
+        pools = [ClassPool(total.moment, total.counts), *clusters]
+        together = self._together(sums, spread, pools, validation, shares)
+        alone = self.alone(sums, validation)
+        both = torch.stack(_log_likelihoods(validation, [together, alone]))
+        prefers = (both[1] - both[0] > math.log(ODDS_ALONE)) & (sums.counts.sum(dim=1) > 0)
+        weight, bias = (
+            torch.where(prefers.view(-1, *[1] * (mine.dim() - 1)), mine, with_others)
+            for mine, with_others in zip(alone, together, strict=True)
+        )
+        return weight, bias
+
+    def _spread(self, total: ClassSums, own: OwnScatter | None) -> ClassSums:
+        """Return the sums that give the covariance, by the features that are steady."""
+        steady = total.features_from(self._steady_from)
+        if own is None or not steady.moment.shape[-1]:
+            return total
+        scatter = own.scatter[..., self._steady_from :, self._steady_from :]
+        differ = means_differ(steady, own._replace(scatter=scatter))
+        return around_own_means(total, own) if differ else total
+
+    def _together(
+        self,
+        sums: ClassSums,
+        spread: ClassSums,
+        pools: Sequence[ClassPool],
+        validation: LabelledVectors,
+        shares: Sequence[float],
+    ) -> Classifier:
+        """Return the mean of the candidates whose class means lean to these pools, all first."""
+        _, moment, counts = sums
+        frequent = frequencies(counts, pools[0].counts)
         candidates, evidence = [], []
         for pool in pools:
             pool_means, has = class_means(pool.moment, pool.counts), (pool.counts > 0).double()
-            likely = self._evidence((moment, counts), pool, total, shares)
+            likely = self._evidence((moment, counts), spread, pool, pools[0], shares)
             for lean_weight, (lean, factors) in zip(likely, LEANS, strict=True):
                 weight = lean * has
                 leant = moment + weight.unsqueeze(-1) * pool_means
                 means = class_means(leant, counts + weight)
-                candidates += self._candidates(pool.spread, factors, means, frequent)
+                candidates += self._candidates(spread, factors, means, frequent)
                 evidence += [lean_weight] * len(factors)
         return _mean(candidates, torch.stack(evidence, dim=1), validation)
 
     def _evidence(
-        self, sums: OfClasses, pool: ClassPool, total: ClassPool, shares: Sequence[float]
+        self,
+        sums: OfClasses,
+        spread: ClassSums,
+        pool: ClassPool,
+        total: ClassPool,
+        shares: Sequence[float],
     ) -> list[Tensor]:
         """Return the log evidence for each lean, [K]; 0 if no feature is steady."""
         first, (moment, counts) = self._steady_from, sums
-        spread = pool.spread.features_from(first)
+        spread = spread.features_from(first)
         if not spread.moment.shape[-1]:
             return [counts.new_zeros(len(counts))] * len(LEANS)
         factors = counts.new_tensor(shares or [1.0] * len(counts))[:, None]
@@ -230,7 +301,7 @@ class ClassFit:
             (reference - pooled_moment)[..., first:],
             pool.counts.where(shared, total.counts) - pooled_counts,
         )
-        steady, count = moment[..., first:], directions(total.spread.features_from(first))
+        steady, count = moment[..., first:], directions(spread)
         return [
             lean_evidence((steady, counts), remainder, spread, lean, count) for lean, _ in LEANS
         ]
@@ -267,7 +338,8 @@ def _mean(
 
     The evidence is logarithmic.
     """
-    shares = (evidence + _likelihoods(validation, candidates)).softmax(dim=1)
+    likely = ETA * torch.stack(_log_likelihoods(validation, candidates), dim=1)
+    shares = (evidence + likely).softmax(dim=1)
     mean_weight, mean_bias = (torch.zeros_like(tensor) for tensor in candidates[0])
     for number, (weight, bias) in enumerate(candidates):
         mean_weight += shares[:, number, None, None] * weight.nan_to_num()
@@ -275,12 +347,14 @@ def _mean(
     return mean_weight, mean_bias
 
 
-def _likelihoods(validation: LabelledVectors, candidates: Sequence[Classifier]) -> Tensor:
-    """Return η times the log-likelihood of the validation samples, [K, candidates]."""
+def _log_likelihoods(
+    validation: LabelledVectors, classifiers: Sequence[Classifier]
+) -> list[Tensor]:
+    """Return the log-likelihood of each client's validation samples by each classifier, [K]."""
     features, labels, present = validation.features.double(), validation.labels, validation.present
+    count = present.double().sum(dim=1)
     losses = [
         log_loss(features @ weight + bias.unsqueeze(1), labels, present)
-        for weight, bias in candidates
+        for weight, bias in classifiers
     ]
-    errors = torch.stack(losses, dim=1).nan_to_num(nan=1e9, posinf=1e9)
-    return -ETA * present.double().sum(dim=1, keepdim=True) * errors
+    return [-count * loss.nan_to_num(nan=1e9, posinf=1e9) for loss in losses]

@@ -7,19 +7,30 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, limited_samples
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.stored import AnyArray
-from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
+from fedproto_app.maths.class_gaussian import (
+    ClassSums,
+    own_scatter,
+    sizes,
+    sums_fault,
+    without_noise,
+)
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.class_fit import (
     COUNTS,
+    HOLDERS,
+    SCATTER,
     arrived,
     packed,
+    packed_scatter,
     sample_bound,
+    scatter_in,
     sums_shapes,
 )
 from fedproto_app.strategies.common.federation import Federation
@@ -32,29 +43,33 @@ from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_believed
 class ClientSums(ABC):
     """The latest sums of every client that ever reported.
 
-    shapes: the shapes of a client's sums, by name. latest: the sums. Subclasses say when sums
-    cannot be true.
+    shapes: the shapes of a client's sums, by name. latest: the sums. masked_names: the arrays of a
+    total where sums are masked. Subclasses say when sums cannot be true.
     """
 
     def __init__(
         self, federation: Federation, shapes: Mapping[str, tuple[int, ...]], received: Received
     ) -> None:
         self.federation, self.shapes, self.latest = federation, shapes, received
+        self.masked_names: Collection[str] = shapes.keys()
         self._total: Arrays = {}  # of the newest round, where sums are masked
 
     @abstractmethod
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Return why a client with this many train samples cannot have these sums, or None."""
 
-    def take_in_total(self, total: Arrays, clients: Collection[ClientKey]) -> None:
-        """Take in the masked sums over a round's clients, unless they cannot be true.
-
-        clients: all that may be in the sums.
-        """
+    def take_in(self, received: Received, round_: Round) -> None:
+        """Take in the round's total, if masks hide each client's sums, unless it cannot be true."""
+        values = received.total.values if received.total else {}
+        if not self.shapes.keys() <= values.keys():
+            return
         averaging, members = self.federation.averaging, self.federation.members
         if not averaging.checks_sums:
-            self._total = averaging.masked_totals(self, total, members.most_samples)
+            noised = {name: values[name].astype(np.float32) for name in self.shapes}
+            self._total = averaging.masked_totals(self, noised, members.most_samples)
             return
+        total = {n: values[n].astype(np.float32) for n in self.masked_names}
+        clients = [key for key, facts in round_.facts.items() if facts.samples]  # at most these
         samples = sum(map(self.weighed_samples, clients))
         share = min(map(self.share, clients), default=1.0)
         if fault := self.impossible(total, samples, share, len(clients)):
@@ -115,7 +130,7 @@ class ClientSums(ABC):
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the arrays of `state`."""
-        if state.keys() == self.shapes.keys():
+        if state and "names" not in state:
             self._total = dict(state)
         else:
             self.latest.restore(state)
@@ -138,6 +153,8 @@ class SumsOfClasses(ClientSums):
         width = make_task(settings, federation.shape).representation_dim
         super().__init__(federation, sums_shapes(len(federation.shape.classes), width), received)
         self._sizes: dict[ClientKey, float] = {}
+        self._noised = settings.privacy.is_on
+        self.masked_names = (*self.shapes, SCATTER, HOLDERS)
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Return why these sums cannot be true, given the samples that the client declared."""
@@ -154,7 +171,27 @@ class SumsOfClasses(ClientSums):
     def impossible(
         self, sums: Arrays, samples: int, share: float = 1.0, clients: int = 1
     ) -> str | None:
-        return sums_fault(_unpacked(sums), samples, LARGEST_MEAN_SQUARE, share)
+        of_all = _unpacked(sums)
+        fault = sums_fault(of_all, samples, LARGEST_MEAN_SQUARE, share)
+        own = scatter_in(Guidance(sums), of_all)
+        if fault or own is None:
+            return fault
+        between = of_all.gram - own_scatter(of_all).scatter
+        of_own = of_all._replace(gram=own.scatter + between)
+        return sums_fault(of_own, samples, LARGEST_MEAN_SQUARE, share)
+
+    def plain_totals(self) -> Arrays:
+        """Return the totals, and those of `OwnScatter` where no noise hides the clients' sums."""
+        totals = super().plain_totals()
+        if self._noised:
+            return totals
+        scatter: dict[str, Tensor] = {}
+        for key in self.latest.clients:
+            sums = self.latest.latest(key)
+            assert sums is not None
+            for name, part in packed_scatter(own_scatter(_unpacked(sums), self.share(key))).items():
+                scatter[name] = scatter[name] + part if name in scatter else part
+        return totals | {name: value.float().numpy() for name, value in scatter.items()}
 
     def sample_bound(self, clip: float) -> float:
         return sample_bound(clip)
@@ -240,11 +277,7 @@ class SumsStrategy(PersonalStrategy):
         return self._sums.outliers({reply.key: reply.arrays for reply in replies})
 
     def update(self, received: Received, round_: Round) -> None:
-        """Take in the total, if masks hide each client's sums."""
-        if received.total is not None:
-            values = {n: value.astype(np.float32) for n, value in received.total.values.items()}
-            sending = [key for key, facts in round_.facts.items() if facts.samples]
-            self._sums.take_in_total(values, sending)
+        self._sums.take_in(received, round_)
 
     def conclude(self, round_: Round) -> None:
         """Compute the totals for an evaluation, once for all nodes."""

@@ -85,6 +85,7 @@ class BaseStrategy:
             self.sizes,
             nodes_average=self.learner.sends_mean,
             evaluates=round_.evaluated,
+            masked=self.settings.training.masked,
         )
 
     # --- hooks of a method ------------------------------------------------------------------------
