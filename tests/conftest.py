@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from zlib import crc32
 
 import pytest
@@ -16,17 +17,40 @@ settings.load_profile("fedproto")
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
 
+@pytest.fixture(autouse=True)
+def _without_worker_processes(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let runs train in this process unless a test is about the processes.
+
+    A run's results are the same, as `tests/engine/test_simulation.py` shows, and each process
+    would spend seconds on imports.
+    """
+    if "worker_processes" not in request.fixturenames:
+        pool = "fedproto_app.experiments.simulation.WorkerPool"
+        monkeypatch.setattr(pool, lambda *_: nullcontext())
+
+
+@pytest.fixture
+def worker_processes() -> None:
+    """Let runs start worker processes, as outside of tests."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", default="1/1", help="2/3: the second of three parts of the tests")
+    text = "2/3: of the tests marked exhaustive, only the second of three parts"
+    parser.addoption("--part", default="1/1", help=text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select a part by the tests' names, so that a new test does not move others."""
+    """Leave out the other parts, by the tests' names, so that a new test does not move others."""
     part, parts = map(int, config.getoption("--part").split("/"))
     if not 1 <= part <= parts:
         raise pytest.UsageError(f"--part {part}/{parts}: 1/{parts} … {parts}/{parts}")
-    selected = [crc32(item.nodeid.encode()) % parts == part - 1 for item in items]
-    deselected = [item for item, is_there in zip(items, selected, strict=True) if not is_there]
-    items[:] = [item for item, is_there in zip(items, selected, strict=True) if is_there]
-    if deselected:
-        config.hook.pytest_deselected(items=deselected)
+    kept, left_out = [], []
+    for item in items:
+        elsewhere = crc32(item.nodeid.encode()) % parts != part - 1
+        is_out = elsewhere and item.get_closest_marker("exhaustive")
+        (left_out if is_out else kept).append(item)
+    items[:] = kept
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
