@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from zlib import crc32
 
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
+
+from fedproto_app.engine.pool import WorkerPool
+from fedproto_app.experiments import simulation
 
 # A slow machine is no fault of the tested code.
 settings.register_profile("fedproto", deadline=None)
@@ -17,23 +21,21 @@ settings.load_profile("fedproto")
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
 
-@pytest.fixture(autouse=True)
-def _without_worker_processes(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Let runs train in this process unless a test is about the processes.
+@pytest.fixture(scope="session", autouse=True)
+def _without_worker_processes() -> Iterator[None]:
+    """Let runs train in this process, because each process would spend seconds on imports.
 
-    A run's results are the same, as `tests/engine/test_simulation.py` shows, and each process
-    would spend seconds on imports.
+    `tests/engine/test_simulation.py` shows that the results are the same.
     """
-    if "worker_processes" not in request.fixturenames:
-        pool = "fedproto_app.experiments.simulation.WorkerPool"
-        monkeypatch.setattr(pool, lambda *_: nullcontext())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "WorkerPool", lambda *_: nullcontext())
+        yield
 
 
 @pytest.fixture
-def worker_processes() -> None:
+def worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs start worker processes, as outside of tests."""
+    monkeypatch.setattr(simulation, "WorkerPool", WorkerPool)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,8 +48,15 @@ def data_of(folder: Path) -> dict[str, object]:
     return {"data.source": "wide-csv", "data.path": path, "data.test-start": "2024-01-22"}
 
 
-@pytest.mark.parametrize("method", methods_of("forecasting"))
-@pytest.mark.parametrize("horizon", [1, 24])
+def _horizons() -> Iterator[Any]:
+    """Yield each method with a horizon, and its other one for the exhaustive run."""
+    for number, method in enumerate(methods_of("forecasting")):
+        for horizon in (1, 24):
+            is_first = (horizon == 1) == (number % 2 == 0)
+            yield pytest.param(method, horizon, marks=[] if is_first else [pytest.mark.exhaustive])
+
+
+@pytest.mark.parametrize(("method", "horizon"), list(_horizons()))
 def test_every_method_gives_each_newcomer_a_finite_error(
     tmp_path: Path, method: str, horizon: int
 ) -> None:
