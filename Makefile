@@ -16,13 +16,13 @@ demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated;
 	$(BIN)/fedproto demo
 
 test: $(DEV)  ## the tests, every method and fault once
-	$(BIN)/pytest -n auto -m "not exhaustive"
+	$(BIN)/pytest -n auto --dist worksteal -m "not exhaustive"
 
-test-all: $(DEV)  ## all tests, with every product of cases; ONLY: a marker, say; PART: 2/3, say
-	$(BIN)/pytest -n auto $(if $(ONLY),-m "$(ONLY)") $(if $(PART),--part $(PART))
+test-all: $(DEV)  ## all tests, with every product of cases; PART: 2/3, say: a part of the products
+	$(BIN)/pytest -n auto --dist worksteal $(if $(PART),--part $(PART))
 
 test-newest: $(NEWEST)  ## all tests with the newest Flower that pyproject.toml allows
-	$(NEWEST_VENV)/bin/pytest -n auto
+	$(NEWEST_VENV)/bin/pytest -n auto --dist worksteal
 
 check: $(DEV)  ## lint, format, types, and the rooms: who may import whom
 	$(BIN)/ruff check .
@@ -77,7 +77,7 @@ results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR
 	$(BIN)/python -m benchmarks.results sequences
 	$(BIN)/python -m benchmarks.rand_curves
 
-resolve: $(RUN)  ## pip finds versions that go together, for each end of Flower's range; two minutes
+resolve: $(DEV)  ## pip finds versions that go together, for each end of Flower's range; two minutes
 	PIP=$(BIN)/pip PIP_ARGS="$(PIP_ARGS)" .ci/resolve
 
 release:  ## wheel and source in dist/, checked, with their hashes; a minute

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from zlib import crc32
 
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
+
+from fedproto_app.engine.pool import WorkerPool
+from fedproto_app.experiments import simulation
 
 # A slow machine is no fault of the tested code.
 settings.register_profile("fedproto", deadline=None)
@@ -16,17 +21,38 @@ settings.load_profile("fedproto")
 TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _without_worker_processes() -> Iterator[None]:
+    """Let runs train in this process, because each process would spend seconds on imports.
+
+    `tests/engine/test_simulation.py` shows that the results are the same.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulation, "WorkerPool", lambda *_: nullcontext())
+        yield
+
+
+@pytest.fixture
+def worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs start worker processes, as outside of tests."""
+    monkeypatch.setattr(simulation, "WorkerPool", WorkerPool)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--part", default="1/1", help="2/3: the second of three parts of the tests")
+    text = "2/3: of the tests marked exhaustive, only the second of three parts"
+    parser.addoption("--part", default="1/1", help=text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select a part by the tests' names, so that a new test does not move others."""
+    """Leave out the other parts, by the tests' names, so that a new test does not move others."""
     part, parts = map(int, config.getoption("--part").split("/"))
     if not 1 <= part <= parts:
         raise pytest.UsageError(f"--part {part}/{parts}: 1/{parts} … {parts}/{parts}")
-    selected = [crc32(item.nodeid.encode()) % parts == part - 1 for item in items]
-    deselected = [item for item, is_there in zip(items, selected, strict=True) if not is_there]
-    items[:] = [item for item, is_there in zip(items, selected, strict=True) if is_there]
-    if deselected:
-        config.hook.pytest_deselected(items=deselected)
+    kept, left_out = [], []
+    for item in items:
+        elsewhere = crc32(item.nodeid.encode()) % parts != part - 1
+        is_out = elsewhere and item.get_closest_marker("exhaustive")
+        (left_out if is_out else kept).append(item)
+    items[:] = kept
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ import torch
 import fedproto_app
 from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.core.methods import METHODS
-from fedproto_app.settings import settings_from
+from fedproto_app.experiments.sweep_runs import Job, make_run
+from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.tasks.table import small_run
 
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
@@ -42,25 +45,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
     )
 
 
-def test_the_page_runs_as_it_stands(tmp_path: Path) -> None:
-    """All programs, one after the other, as a script without a main guard."""
+def test_the_page_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All programs, one after the other."""
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
     assert len(programs) == 6
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(programs))
-    root = PAGE.parents[1]
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=480,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "unknown method; did you mean" in done.stdout
-    assert "round 2/2" in done.stderr
-    assert "'encoder.0.weight': (32, " in done.stdout
+    monkeypatch.chdir(tmp_path)
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec("\n".join(programs), main.__dict__)
+    printed = capsys.readouterr()
+    assert "unknown method; did you mean" in printed.out
+    assert "round 2/2" in printed.err
+    assert "'encoder.0.weight': (32, " in printed.out
 
 
 def test_importing_the_package_costs_nothing() -> None:
@@ -242,7 +240,20 @@ def test_a_check_gives_a_row_a_client(run: fedproto_app.Run, tmp_path: Path) -> 
         fedproto_app.check(tmp_path / "cars")
 
 
-def test_a_sweep_chooses_by_validation_error(run: fedproto_app.Run, tmp_path: Path) -> None:
+def make_runs_here(
+    jobs: Sequence[Job], nodes: int, _: int, starts: Callable[[Job], None], *ended: Any
+) -> None:
+    """Make the runs of a sweep in this process instead of a process each."""
+    for job in jobs:
+        starts(job)
+        make_run(flat_settings(job.settings), nodes, 1)
+        ended[0](job, "")
+
+
+def test_a_sweep_chooses_by_validation_error(
+    run: fedproto_app.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedproto_app.experiments.sweep.make_runs", make_runs_here)
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)
     arguments = {"method": "analytic", "folder": tmp_path / "swept", "progress": False}
     swept = fedproto_app.sweep(frame, grid={"analytic.sharing": ["none", "shrunk"]}, **arguments)
@@ -283,6 +294,7 @@ try:
     fedproto_app.run(frame, settings, model=Net, method="fedavg", progress=False, on_round=stop)
 except KeyError:
     print("stopped as asked")
+fedproto_app.run(frame, settings, method="naive", progress=False)  # worker processes, no main guard
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -16,10 +16,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, COMPARED = ROOT / "fedproto_app", ROOT / "fedproto_compared"
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yield the modules of both packages, those of the app by their paths in it."""
-    for path in sorted([*PACKAGE.rglob("*.py"), *COMPARED.rglob("*.py")]):
-        yield str(path.relative_to(ROOT)).removeprefix("fedproto_app/"), ast.parse(path.read_text())
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    """Return the modules of both packages, those of the app by their paths in it."""
+    paths = sorted([*PACKAGE.rglob("*.py"), *COMPARED.rglob("*.py")])
+    names = [str(path.relative_to(ROOT)).removeprefix("fedproto_app/") for path in paths]
+    return [(name, ast.parse(path.read_text())) for name, path in zip(names, paths, strict=True)]
 
 
 def compares_choice(node: ast.AST) -> bool:

@@ -100,6 +100,7 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
         "data.calendar": calendar,
         "aggregation.secure": masked,
         "rounds": 2,
+        "evaluate-every": 2,  # each message of a node starts a process of seconds
         "nodes.minimum": 3,
         "nodes.start-deadline": 120.0,
         "nodes.round-deadline": 120.0,

@@ -386,13 +386,19 @@ def stolen(nodes: Nodes, colluding: int, share: float) -> list[float] | None:
     return read
 
 
-@pytest.mark.parametrize("total", [5, 7, 9])
+@pytest.mark.parametrize(
+    "total", [5, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in (7, 9))]
+)
 def test_with_a_share_of_a_half_one_accomplice_reads_a_vector(tmp_path: Path, total: int) -> None:
     assert stolen(signing_nodes(tmp_path, total, 0.5), 1, 0.5) == [1.25, -1.25]
 
 
 @pytest.mark.parametrize(
-    ("total", "accomplices"), [(3, 3), (4, 2), (5, 3), (6, 4), (7, 3), (8, 4), (9, 5)]
+    ("total", "accomplices"),
+    [
+        *((3, 3), (4, 2), (5, 3), (6, 4)),
+        *(pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in ((7, 3), (8, 4), (9, 5))),
+    ],
 )
 def test_who_must_collude_by_default(tmp_path: Path, total: int, accomplices: int) -> None:
     """By lists that differ: 2t − N of N nodes, if a sum needs t. docs/secure-sum.md has the table.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from safetensors.torch import load
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.node import state_file
+from fedproto_app.node.state_file import Tables
 from fedproto_app.node.store import ClientRecord, ClientStore, file_name
 from tests.node.stored import (
     changed,
@@ -68,28 +69,27 @@ def test_every_dtype_and_shape_comes_back(tmp_path: Path) -> None:
 
 # --- killed, torn, foreign ------------------------------------------------------------------------
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from fedproto_app.node.state_file import Tables
-from fedproto_app.node.store import ClientRecord, ClientStore
-from tests.node.stored import state
-store = ClientStore(Path(sys.argv[1]))
-method, calls = sys.argv[2], int(sys.argv[3])
-done = getattr(Tables, method)
-def die(*arguments):
-    global calls
-    calls -= 1
-    done(*arguments)
-    if not calls:
-        os.kill(os.getpid(), signal.SIGKILL)
-setattr(Tables, method, die)
-store.begin(2)
-store.write_states(["a", "b"], 2, state(2, clients=2))
-store.write_states(["c"], 2, state(2))
-store.keep("a", ClientRecord(2, {"mse": 0.1}))
-store.settle()
-"""
+# One process that imports, and forks for each of these tests.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])
+
+
+def die_in_round_2(folder: Path, method: str, calls: int) -> None:
+    """Write a round's states, and be killed after so many calls of the method."""
+    done, counted = getattr(Tables, method), itertools.count(1)
+
+    def die(*arguments: Any) -> None:
+        done(*arguments)
+        if next(counted) == calls:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Tables, method, die)
+    store = ClientStore(folder)
+    store.begin(2)
+    store.write_states(["a", "b"], 2, state(2, clients=2))
+    store.write_states(["c"], 2, state(2))
+    store.keep("a", ClientRecord(2, {"mse": 0.1}))
+    store.settle()
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,10 @@ def test_a_process_killed_in_a_transaction_leaves_the_round_before(
     store.write_states(["a", "b", "c"], 1, state(1, clients=3))
     store.keep("a", ClientRecord(1, {"mse": 0.5}))
     store.settle()
-    died = subprocess.run([sys.executable, "-c", KILLED, tmp_path, method, str(call)], check=False)
-    assert died.returncode == -signal.SIGKILL
+    process = PROCESSES.Process(target=die_in_round_2, args=(tmp_path, method, call))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     reopened = ClientStore(tmp_path)
     reopened.begin(2)  # the order comes once more
     assert [state_of(reopened, name, upto=2) for name in "abc"] == [1, 1, 1]
@@ -124,10 +126,10 @@ def write_rounds(folder: Path, clients: str, rounds: range) -> None:
 
 def test_killed_at_any_moment_a_node_has_what_was_committed(tmp_path: Path) -> None:
     """All clients of a node stand at the same round, which never falls."""
-    context, newest = multiprocessing.get_context("spawn"), 0
+    newest = 0
     for wait in (0.0, 0.013, 0.029, 0.051):
         arguments = (tmp_path, "abc", range(newest + 1, 10**6))
-        process = context.Process(target=write_rounds, args=arguments)
+        process = PROCESSES.Process(target=write_rounds, args=arguments)
         process.start()
         assert process.pid
         while max(rounds_of(tmp_path, "abc")) <= newest:
@@ -149,9 +151,8 @@ def rounds_of(folder: Path, clients: str) -> list[int]:
 
 
 def test_several_processes_write_for_one_node_while_another_reads(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=write_rounds, args=(tmp_path, clients, range(1, 21)))
+        PROCESSES.Process(target=write_rounds, args=(tmp_path, clients, range(1, 21)))
         for clients in ("ab", "cd", "ef")
     ]
     for process in processes:

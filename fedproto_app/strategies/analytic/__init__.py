@@ -165,4 +165,5 @@ METHOD = Method(
     rounds=rounds_with_guesses,
     learns_without_labels=guesses_classes,
     check=check_settings,
+    small={"analytic.features": 20},
 )

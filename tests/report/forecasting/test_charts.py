@@ -13,7 +13,7 @@ from fedproto_app.core.charts import Dots, Lines
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.sources import load_series
 from fedproto_app.node.store import ClientStore
-from fedproto_app.report.charts import draw
+from fedproto_app.report.charts import draw, pictures_of
 from fedproto_app.report.forecasting import charts, responses
 from fedproto_app.report.forecasting.charts import (
     alike_together,
@@ -110,8 +110,9 @@ def test_without_a_filter_there_is_only_the_forecast(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     _, run = simulated(tmp_path, **changes)
-    assert names(draw(run))[-1] == "forecast.png"
-    assert not (run / "pictures" / "filter.png").exists()
+    pictures = list(pictures_of(run))
+    assert pictures[-1] == "forecast.png"
+    assert "filter.png" not in pictures
 
 
 def test_best_median_and_worst_are_shown_with_their_own_models(tmp_path: Path) -> None:
@@ -174,20 +175,20 @@ def test_charts_without_data_are_left_out(tmp_path: Path) -> None:
     np.savetxt(data, np.column_stack(values), delimiter=",", header="a,b,c", comments="")
     changes = {"data.source": "wide-csv", "data.path": str(data)}
     _, run = simulated(tmp_path, **changes)
-    assert names(draw(run)) == CHARTS
+    assert list(pictures_of(run)) == CHARTS
 
     hours = pd.date_range("2024-03-04", periods=24 * 14, freq="h", name="time")
     pd.read_csv(data).set_index(hours).to_csv(data)  # the same values, now with their times
-    assert names(draw(run)) == CHARTS
+    assert list(pictures_of(run)) == CHARTS
 
     data.rename(tmp_path / "moved.csv")
-    assert names(draw(run)) == CHARTS[:4]  # no data: no forecast
+    assert list(pictures_of(run)) == CHARTS[:4]  # no data: no forecast
     for file in (run / "state").rglob("state.sqlite"):
         file.write_bytes(file.read_bytes()[:20000])
     keep_rows(run, 1)
-    assert names(draw(run)) == CHARTS[:3]  # a damaged model
+    assert list(pictures_of(run)) == CHARTS[:3]  # a damaged model
     (run / "state").rename(run / "elsewhere")
-    assert names(draw(run)) == CHARTS[:3]  # deployed nodes keep their state
+    assert list(pictures_of(run)) == CHARTS[:3]  # deployed nodes keep their state
 
 
 def test_other_data_under_the_same_names_are_noticed(tmp_path: Path) -> None:
@@ -251,7 +252,7 @@ def test_a_picture_shows_what_the_columns_change(
     """The answer to temperature is max(x − 10, 0) times 2, to a promotion 6."""
     changes = {**weather.CHANGES, "method": "naive", "response.sharing": sharing}
     settings, run = simulated(tmp_path, **changes)
-    assert "response.png" in names(draw(run))
+    assert "response.png" in pictures_of(run)
     temperature, promotion = response_charts(run)
     assert isinstance(temperature, Lines)
     assert temperature.title == "temperature"

@@ -53,13 +53,12 @@ def test_each_for_itself_sends_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["kindred", "fedavg"])
-@pytest.mark.parametrize(
-    "invariant", [name for name in invariants_of("forecasting") if "report" not in name]
-)
-def test_the_invariants_hold(tmp_path: Path, method: str, invariant: str) -> None:
+def test_the_invariants_hold(tmp_path: Path, method: str) -> None:
     runs = SmallRuns("forecasting", method, tmp_path, **CHANGES)
-    deviation = invariants_of("forecasting")[invariant](runs)
-    assert deviation.held, deviation
+    for words, invariant in invariants_of("forecasting").items():
+        if "report" not in words:
+            deviation = invariant(runs)
+            assert deviation.held, (words, deviation)
 
 
 def test_masked_totals_give_the_same_errors(tmp_path: Path) -> None:
