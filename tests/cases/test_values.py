@@ -136,11 +136,13 @@ def test_r45_the_day_without_a_value_is_forecast(tmp_path: Path) -> None:
 
 
 def test_r46_copies_are_named(check: Fedproto, tmp_path: Path) -> None:
-    lines = warned(reported_case("r46-copies", tmp_path), check)
+    case = reported_case("r46-copies", tmp_path)
+    lines = warned(case, check)
     assert lines.startswith(
         "site1 has the values of site0, site2 has the values of site0 24 steps later: what such "
         "clients gain by sharing is no gain"
     )
+    assert planned(case).repeats
 
 
 def test_r49_a_site_in_colour_is_not_made_grey(check: Fedproto, tmp_path: Path) -> None:
