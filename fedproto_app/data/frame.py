@@ -190,7 +190,9 @@ def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) ->
         except ImportError:  # polars needs pyarrow for it
             frame = pd.DataFrame({name: frame[name].to_list() for name in frame.columns})
     if not isinstance(frame, pd.DataFrame):
-        raise DataError(f"{WHERE} is a {type(frame).__name__}, expected a DataFrame of pandas or polars")
+        raise DataError(
+            f"{WHERE} is a {type(frame).__name__}, expected a DataFrame of pandas or polars"
+        )
     flat = _with_times(_with_index_as_columns(frame))
     labels = flat.columns
     names = [str(name) for name in labels]

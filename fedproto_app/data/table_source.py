@@ -63,9 +63,9 @@ class TableFormat:
 
     name: the format's; "csv" makes the sources wide-csv, long-csv and csv-folder. suffix: of its
     files. endings: the same in messages. open: opens a file. keys: the fields of `DataSettings`
-    that it takes beside those of all tables. has_parts: whether a folder of long tables is taken for
-    parts of a table, as other programs write it, although nobody names its column of clients. hint:
-    what else a file with several columns may be.
+    that it takes beside those of all tables. has_parts: whether a folder of long tables holds the
+    parts of one, as other programs write it, also if nobody names its column of clients. hint: what
+    else a file with several columns may be.
     """
 
     name: str

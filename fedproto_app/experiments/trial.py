@@ -461,11 +461,11 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         rows = {name: row for name, row in rows.items() if not name.startswith("analytic-alone")}
     lengths = [len(client.values) for client in series]
     step = f" of {_duration(seconds)}" if seconds else ""
-    forms = {
+    clients = {
         "wide": "" if target else ", a client in each column",
         "long": f", clients from {next((c.table.clients for c in series if c.table), '')}",
         "folder": ", a client in each file",
-    }
+    }.get(reading.form, "")
     calendar = {
         "none": "no calendar, as "
         + ("you say" if "data.calendar" in wishes.changes else "there is too little data"),
@@ -475,7 +475,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     }[str(table["data.calendar"])]
     facts = [
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
-        f"{reading.source}{f', forecasting {target}' if target else ''}{forms.get(reading.form, '')}",
+        f"{reading.source}{f', forecasting {target}' if target else ''}{clients}",
         *reading.notes,
         *notes_of(series),
         *facts_on_columns,

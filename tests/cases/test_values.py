@@ -92,6 +92,7 @@ def test_r38_each_reason_is_named(check: Fedproto, tmp_path: Path) -> None:
         "no_test",
         "no_train: up to 950 steps shorter than the longest",
         "every_2nd",
+        "no_train: too little history for 95% intervals",
     ]
     assert "no_test, last_3_days: the last value is up to 290 steps older" in lines[2]
     assert "every_2nd, middle_40%: up to 50% of the values are missing" in lines[4]

@@ -36,9 +36,9 @@ _SUM_ERROR = 0.05  # of a total's changes, for instance because its parts are ro
 _SMALLEST_REST = 0.002  # of a series' changes, to tell parts apart that hardly differ
 _FEWEST_BESIDE_A_GIANT = 5  # clients
 _GIANT = 20.0  # times the median client
-# Of five public data sets of hours, 95% intervals held 63 to 99% of the test values with 10 to 30
-# days of history, and 94 to 97% with 60 and 120 days, whose validation part lasts over five.
-_FEWEST_VALIDATED = 5  # days
+# In five public data sets of hours, 95% intervals held 63 to 99% of the test values (the mean over
+# clients) with 14 to 30 days of history, and 92 to 98% with 40 to 120 days.
+_FEWEST_VALIDATED = 3  # days, of about 33
 _NO_NAMES = {"nan", "none", "null", "na", "n/a"}
 
 Vector = NDArray[np.float64]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import unicodedata
-
 import dataclasses
+import unicodedata
 
 import numpy as np
 import pytest
@@ -121,7 +120,12 @@ def test_totals_are_found_among_rounded_parts_and_other_totals() -> None:
     parts = 50 + 5 * rng.normal(size=(5, 300)).round(1)
     west, east = parts[:2].sum(axis=0).round(), parts[2:].sum(axis=0).round()
     west[::40] = np.nan  # rows without all values do not count
-    table = {"all": west + east, "west": west, "east": east, **dict(zip("abcde", parts, strict=True))}
+    table = {
+        "all": west + east,
+        "west": west,
+        "east": east,
+        **dict(zip("abcde", parts, strict=True)),
+    }
     clients = [ClientSeries(name, values) for name, values in table.items()]
     assert totals_among(clients) == [
         ("west", ["a", "b"]),
@@ -144,7 +148,9 @@ def test_a_giant_is_named_for_its_size_or_length() -> None:
     assert size.startswith("large: its values are on average 93 times those of the median client")
     lengths = doubts_about_series([*small, long], DataSettings())
     assert "long: it has 22 times the values of the median client" in lengths[0]
-    assert not any("large" in line for line in doubts_about_series([*small[:4], large], DataSettings()))
+    assert not any(
+        "large" in line for line in doubts_about_series([*small[:4], large], DataSettings())
+    )
 
 
 def clock_of(number: int, unit: str) -> Clock:
@@ -153,14 +159,16 @@ def clock_of(number: int, unit: str) -> Clock:
 
 def test_intervals_of_few_days_are_doubted_only_where_a_period_is_a_day() -> None:
     settings = DataSettings()  # of N values after 72, a tenth is validated
-    series = ClientSeries("a", wave(24, 72 + 1190, noise=0.5), clock=clock_of(1, "h"))
+    series = ClientSeries("a", wave(24, 72 + 710, noise=0.5), clock=clock_of(1, "h"))
     [line] = doubts_about_series([series], settings)
     assert line.startswith("a: too little history for 95% intervals")
-    assert "a validation part of 5.0 days" in line
-    longer = dataclasses.replace(series, values=wave(24, 72 + 1200, noise=0.5))
+    assert "a validation part of 3.0 days" in line
+    longer = dataclasses.replace(series, values=wave(24, 72 + 720, noise=0.5))
     daily = dataclasses.replace(series, clock=clock_of(1, "D"))
     counted = dataclasses.replace(series, clock=None)
-    assert [doubts_about_series([other], settings) for other in (longer, daily, counted)] == [[]] * 3
+    assert [doubts_about_series([other], settings) for other in (longer, daily, counted)] == [
+        []
+    ] * 3
 
 
 def test_what_series_lack_is_said_from_a_threshold_on() -> None:
