@@ -28,6 +28,8 @@ from fedproto_app.settings import DataSettings
 from tests.helpers.waves import wave
 
 PLAIN = np.arange(10.0, 61.0)  # a range of 50
+HOURLY = Clock(np.timedelta64(1, "h"), np.timedelta64(0, "us"))
+DAILY = Clock(np.timedelta64(1, "D"), np.timedelta64(0, "us"))
 
 
 @pytest.mark.parametrize(
@@ -153,18 +155,14 @@ def test_a_giant_is_named_for_its_size_or_length() -> None:
     )
 
 
-def clock_of(number: int, unit: str) -> Clock:
-    return Clock(np.timedelta64(number, unit), np.timedelta64(0, "us"))
-
-
 def test_intervals_of_few_days_are_doubted_only_where_a_period_is_a_day() -> None:
     settings = DataSettings()  # of N values after 72, a tenth is validated
-    series = ClientSeries("a", wave(24, 72 + 710, noise=0.5), clock=clock_of(1, "h"))
+    series = ClientSeries("a", wave(24, 72 + 710, noise=0.5), clock=HOURLY)
     [line] = doubts_about_series([series], settings)
     assert line.startswith("a: too little history for 95% intervals")
     assert "a validation part of 3.0 days" in line
     longer = dataclasses.replace(series, values=wave(24, 72 + 720, noise=0.5))
-    daily = dataclasses.replace(series, clock=clock_of(1, "D"))
+    daily = dataclasses.replace(series, clock=DAILY)
     counted = dataclasses.replace(series, clock=None)
     assert [doubts_about_series([other], settings) for other in (longer, daily, counted)] == [
         []
