@@ -416,10 +416,11 @@ class _Decision:
                     left_out += map(_numbers_rows, numbering)
             if times is not None and times.name == "ds" and "y" in {c.name for c in values}:
                 unused = [column for column in values if column.name != "y"]
-                values, target = [column for column in values if column.name == "y"], "y"
+                values = [column for column in values if column.name == "y"]
                 if unused:
                     self.notes.append(f"not used: {self._listed(unused)}")
             self._require_clients(values)
+            target = values[0].name if len(values) == 1 else ""
             if values and len(candidates) < len(self._except(times)):
                 self.settings["data.clients"] = text_of(_names(values))
             elif values and len(values) < len(candidates):

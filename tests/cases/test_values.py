@@ -108,7 +108,9 @@ def test_r41_one_client_has_nobody_to_share_with(check: Fedproto, tmp_path: Path
     case = reported_case("r41-one-series.csv", tmp_path)
     assert "warning" not in check(case).out
     trial = tried(case, "naive", "kindred")
-    assert trial.verdict == "value is the only client, so there is nobody to share with."
+    assert trial.verdict == (
+        "Forecasting value. value is the only client, so there is nobody to share with."
+    )
     assert trial.forecast is not None
     assert pd.read_csv(trial.forecast)["value"].notna().sum() == 24
 
