@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Options whose setting's name has another meaning outside of its table.
 RENAMED = {"data.partition.classes": "classes-per-stage"}
+# Settings with a second option, by the name that `fedproto try` gives it.
+ALSO = {"data.client-column": "--clients-from"}
 # --target names the column to forecast too.
 TARGET, TARGET_OF_SERIES = "target", "data.columns"
 
@@ -67,6 +69,7 @@ class DataOption:
         defaults = [f"{key} = {setting.default}" for key, setting in self.fields.items()]
         option = typer.Option(
             self.flag,
+            *(ALSO[key] for key in self.fields if key in ALSO),
             metavar="|".join(words) or None,
             help=f"{'; '.join(meanings)} ({', '.join(defaults).removesuffix(' = ')})".strip(),
             show_default=False,
@@ -323,7 +326,7 @@ def _find(
     elif path and "data.source" not in table:
         of_options = {key: options[name] for name in options for key in OPTIONS[name].keys.values()}
         reading = reading_of(Path(path), of_options | table)
-        if reading.form == "wide":
+        if TARGET_OF_SERIES not in reading.fitting({TARGET_OF_SERIES: ""}):  # names a client
             for name in options.keys() & {TARGET, "columns"}:
                 table[TARGET_OF_SERIES] = options.pop(name)
         table = {**reading.all_settings, **reading.fitting(table)}

@@ -43,8 +43,9 @@ _FORECASTING = TaskRecord(
     folder="forecasting",
     holds="series",
     options=(
-        *("period", "close-window", "periodic-window", "train-share", "validation-share"),
-        *("max-clients", "max-steps", "columns", "time-column", "client-column", "time-unit"),
+        *("period", "horizon", "close-window", "periodic-window", "train-share"),
+        *("validation-share", "max-clients", "max-steps", "columns", "time-column"),
+        *("client-column", "time-unit"),
         *("time-zone", "missing", "header", "delimiter", "decimal"),
         *("known", "covariates", "holidays"),
     ),

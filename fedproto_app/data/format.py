@@ -155,9 +155,14 @@ class Reading:
         return source.form if source else ""
 
     def fitting(self, answers: Answers) -> dict[str, object]:
-        """Return the person's settings for this form: a column to forecast is a client if wide."""
+        """Return the person's settings for this source.
+
+        A column to forecast is a client where columns are clients, as in a wide table.
+        """
+        source = all_sources().get(self.source)
+        is_client = source and source.holds == "series" and "columns" not in source.keys
         return {
-            "data.clients" if self.form == "wide" and key == "data.columns" else key: value
+            "data.clients" if is_client and key == "data.columns" else key: value
             for key, value in answers.items()
         }
 

@@ -196,13 +196,13 @@ def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) ->
 
     if not isinstance(frame, pd.DataFrame) and callable(getattr(frame, "to_pandas", None)):
         try:
-            frame = frame.to_pandas()  # for instance of polars
-        except ImportError as error:
-            raise DataError(
-                f"{WHERE} is no pandas DataFrame, and its to_pandas() fails: {error}"
-            ) from None
+            frame = frame.to_pandas()
+        except ImportError:  # polars needs pyarrow for it
+            frame = pd.DataFrame({name: frame[name].to_list() for name in frame.columns})
     if not isinstance(frame, pd.DataFrame):
-        raise DataError(f"{WHERE} is a {type(frame).__name__}, expected a pandas DataFrame")
+        raise DataError(
+            f"{WHERE} is a {type(frame).__name__}, expected a DataFrame of pandas or polars"
+        )
     indexed = _with_index_as_columns(frame)
     flat = _with_times(indexed)
     labels = flat.columns

@@ -5,6 +5,7 @@ The result is a proposal to a person, who sees it; a run follows only its settin
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from fedproto_app.core.errors import DataError
@@ -35,7 +36,13 @@ def reading_of(path: Path, answers: Answers | None = None) -> Reading:
     candidate, formats = Candidate(path), all_formats().values()
     best = max(formats, key=lambda form: form.fit(candidate))
     if best.fit(candidate) is not Fit.NONE:
-        return best.read(candidate, answers or {})
+        answers = answers or {}
+        reading = best.read(candidate, answers)
+        if reading.form == "wide" and answers.get("data.known"):
+            # Beside columns that are clients, all of them share those known in advance.
+            covariates = {"data.covariates": str(answers.get("data.covariates") or path)}
+            reading = replace(reading, settings={**reading.settings, **covariates})
+        return reading
     if candidate.is_folder:
         return _EMPTY_FOLDER
     if not path.exists():

@@ -68,7 +68,7 @@ def require_available(
             more = f", … ({len(available)} in all)" if len(available) > _SHOWN_NAMES else ""
             raise DataError(
                 f"data.{key}: {where} has no {noun} {name!r}; {did_you_mean(name, available)}"
-                f"it has {', '.join(available[:_SHOWN_NAMES])}{more}"
+                f"it has {', '.join(available[:_SHOWN_NAMES]) or 'no other'}{more}"
             )
 
 

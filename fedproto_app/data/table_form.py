@@ -406,7 +406,7 @@ class _Decision:
             is_named = times.name.lower() in {*TIME_NAMES, ""}
             if not (is_first and (is_named or (self.first_column_counts and times.is_time))):
                 self.settings["data.time-column"] = times.name
-        candidates = self._except(times)
+        candidates = [c for c in self._except(times) if c.name not in self._known()]
         values = [column for column in candidates if column.has_numbers]
         target, left_out = "", list(self.left_out)
         if not (names := names_in(str(self.answers.get("data.clients", ""))) or self._targets()):
@@ -419,11 +419,14 @@ class _Decision:
                     left_out += map(_numbers_rows, numbering)
             if times is not None and times.name == "ds" and "y" in {c.name for c in values}:
                 unused = [column for column in values if column.name != "y"]
-                values, target = [column for column in values if column.name == "y"], "y"
+                values = [column for column in values if column.name == "y"]
                 if unused:
                     self.notes.append(f"not used: {self._listed(unused)}")
             self._require_clients(values)
-            if values and len(values) < len(candidates):
+            target = values[0].name if len(values) == 1 else ""
+            if values and len(candidates) < len(self._except(times)):
+                self.settings["data.clients"] = text_of(_names(values))
+            elif values and len(values) < len(candidates):
                 self._leave_out(candidates, values)
         else:
             target = names[0] if len(names) == 1 else ""

@@ -80,7 +80,7 @@ def table_format(
         file(
             f"long-{tables.name}",
             load=partial(load_long, tables=tables),
-            path="a file or a folder" if tables.has_parts else "a file",
+            path="a file or a folder",
             keys=("columns", "client_column", *_KEYS, *tables.keys),
             form="long",
         ),
@@ -108,7 +108,8 @@ def table_format(
             return read(candidate.path, answers)
         first = next(p for p in candidate.files_beside if tables.suffix.search(p.name))
         of_first = read(first, answers)
-        if tables.has_parts and of_first.form == "long":
+        has_parts = tables.has_parts or answers.get("data.client-column")
+        if has_parts and of_first.form == "long":
             return of_first
         settings = _for_a_folder(of_first.settings, first, answers)
         return replace(of_first, source=f"{tables.name}-folder", settings=settings)

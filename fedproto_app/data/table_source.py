@@ -62,9 +62,9 @@ class TableFormat:
 
     name: the format's; "csv" makes the sources wide-csv, long-csv and csv-folder. suffix: of its
     files. endings: the same in messages. open: opens a file. keys: the fields of `DataSettings`
-    that it takes beside those of all tables. has_parts: whether a long table may be a folder of
-    files, whose rows are joined in the order of the files' names, as other programs write it. hint:
-    what else a file with several columns may be.
+    that it takes beside those of all tables. has_parts: whether a folder of long tables holds the
+    parts of one, as other programs write it, also if nobody names its column of clients. hint: what
+    else a file with several columns may be.
     """
 
     name: str
@@ -594,8 +594,8 @@ def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Colu
         names = ", ".join(head.names[place] for place in columns.values[:5])
         raise DataError(
             f"{head.where}: {len(columns.values)} columns of values ({names}), but source "
-            f"{settings.source} reads one per file: choose it with data.columns; a column per "
-            f"client is source wide-{tables.name}{tables.hint}"
+            f"{settings.source} reads one per file: name it with --target COLUMN or --set "
+            f"data.columns=COLUMN; a column per client is source wide-{tables.name}{tables.hint}"
         )
     return columns
 

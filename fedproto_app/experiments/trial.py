@@ -31,7 +31,7 @@ from fedproto_app.report.comparison import Errors, client_errors, questions
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
-from fedproto_app.report.runs import Run, group_runs, read_run
+from fedproto_app.report.runs import Run, group_runs, read_clients, read_run
 from fedproto_app.report.taking_part import Candidate, chosen_to_share, taking_part
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
@@ -50,6 +50,7 @@ TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for foreca
 TOGETHER_KNOWN = "kindred-known"  # the federated row with columns known in advance
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead. A sample has values for each of them
+_LEAST_HELD = 0.9  # of the test values in 95% intervals
 _MOST_NEWCOMERS = 3  # that the facts name
 _CHOSEN = {  # settings that a trial makes, and what makes them
     "data.path": "FILE",
@@ -140,7 +141,7 @@ class Plan:
     and why, and what values may not mean what they seem to. target: the column of a table that is
     forecast, "" if every column is a client. together: the row whose clients learn together, with
     columns known in advance if there are any. forecast: the row that writes the next values, ""
-    without one.
+    without one. repeats: whether clients hold the values of others, as a warning says.
     """
 
     settings: Changes
@@ -151,6 +152,7 @@ class Plan:
     warnings: Sequence[str] = ()
     target: str = ""
     forecast: str = ""
+    repeats: bool = False
 
     def runs(self, row: str) -> dict[str, Changes]:
         """Return the settings of a row's runs by their folders' names, oldest window first."""
@@ -183,7 +185,8 @@ class Trial:
     """A finished trial: its folder with a run folder for each row and window, and its answer.
 
     verdict: does federated learning pay, in words. scores: best row first. forecast: the file with
-    the next values of all series, None for other data. warnings: of the plan.
+    the next values of all series, None for other data. warnings: of the plan, and of intervals that
+    held too few values.
     """
 
     folder: Path
@@ -327,10 +330,14 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     sentences = taking_part(group_runs(runs)[0])
     report = folder / REPORT
     write_report(runs, report)
-    forecast = None
+    forecast, warnings = None, plan.warnings
     if plan.forecast:
         newest = runs_of_rows[plan.forecast][-1].folder
         forecast = _forecast(newest, folder / FORECAST)
+        held = float(np.nanmean(read_clients(newest)["coverage_95"]))
+        if held < _LEAST_HELD:
+            words = f"the 95% intervals held {held:.0%} of the test values, the mean over clients"
+            warnings = [*warnings, words]
     scores = _scores(plan, runs_of_rows)
     without_finding = (
         "The clients' values hardly ever change, so there is nothing to gain."
@@ -340,9 +347,14 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     verdict = " ".join(sentences) or without_finding
     if len(names := list(client_errors(runs[-1], report_for(runs[-1].task).metrics))) == 1:
         verdict = f"{names[0]} is the only client, so there is nobody to share with."
+    if plan.repeats:
+        verdict += (
+            " But some clients hold the values of others (see the warnings), and what they gain by "
+            "sharing is no gain."
+        )
     if plan.target:
         verdict = f"Forecasting {plan.target}. {verdict}"
-    return Trial(folder, verdict, scores, report, forecast, plan.warnings)
+    return Trial(folder, verdict, scores, report, forecast, warnings)
 
 
 def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score]:
@@ -417,7 +429,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import load_series
     from fedproto_app.data.windows import shortest_length
-    from fedproto_app.report.check.doubts import doubts_about_series
+    from fedproto_app.report.check.doubts import doubts_about_gain, doubts_about_series
 
     if wishes.clients is not None:
         raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one for each client")
@@ -450,6 +462,11 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     clock = step_of(series)
     step = "" if clock is None else f" of {clock.rhythm}" * (not clock.is_of_calendar)
     step += f", {clock.words}" if clock is not None and clock.is_of_calendar else ""
+    clients = {
+        "wide": "" if target else ", a client in each column",
+        "long": f", clients from {next((c.table.clients for c in series if c.table), '')}",
+        "folder": ", a client in each file",
+    }.get(reading.form, "")
     calendar = {
         "none": "no calendar, as "
         + (
@@ -465,7 +482,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     }[str(table["data.calendar"])]
     facts = [
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
-        f"{reading.source}{f', forecasting {target}' if target else ''}",
+        f"{reading.source}{f', forecasting {target}' if target else ''}{clients}",
         *reading.notes,
         *notes_of(series),
         *facts_on_columns,
@@ -484,10 +501,13 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         facts.append(f"{more} more newcomers take part with what they have")
     if wishes.windows > 1:
         facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
-    warnings = (*reading.left_out, *doubts_about_series(series, data))
+    repeating = doubts_about_gain(series)
+    warnings = (*reading.left_out, *repeating, *doubts_about_series(series, data))
     together = TOGETHER_KNOWN if columns else TOGETHER[True]
     forecast = together if reaches else TOGETHER[True]
-    return Plan(table, rows, facts, together, wishes.windows, warnings, target, forecast)
+    return Plan(
+        table, rows, facts, together, wishes.windows, warnings, target, forecast, bool(repeating)
+    )
 
 
 def _known_in_advance(

@@ -76,6 +76,7 @@ def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
         pytest.param(as_texts, id="texts, decimal commas"),
         pytest.param(lambda frame: frame.sample(frac=1, random_state=0), id="shuffled"),
         pytest.param(OtherFrame, id="to_pandas"),
+        pytest.param(lambda frame: Polars(frame), id="polars without pyarrow"),
     ],
 )
 def test_every_form_of_a_frame_gives_the_same_rows(forecaster: Forecaster, change: Change) -> None:
@@ -159,7 +160,7 @@ def of_months(times: Any) -> pd.DataFrame:
         (lambda: of_months(MONTHS.to_timestamp()), "ME", "step of monthly, at the month's start"),
         (lambda: wide(base()).set_axis(["a", "a", "b", "c"], axis=1), "h", "are named 'a'"),
         (lambda: base().replace({"y": {base()["y"][5]: np.inf}}), "h", "number 6 is infinite"),
-        (lambda: base().set_index("ds")["y"], "h", "the frame is a Series, expected a pandas"),
+        (lambda: base().set_index("ds")["y"], "h", "the frame is a Series, expected a DataFrame"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_one_line(
@@ -198,13 +199,16 @@ def test_forecasts_go_on_by_the_calendar_as_the_frame_writes_times(
     assert forecaster.run_.settings.data.period == period
 
 
-def test_a_frame_whose_to_pandas_lacks_a_package_is_refused() -> None:
-    class Lacking:
-        def to_pandas(self) -> pd.DataFrame:
-            raise ModuleNotFoundError("pyarrow is required")
+class Polars(OtherFrame):
+    """A frame of polars where pyarrow is not installed."""
 
-    with pytest.raises(FedProtoError, match=r"its to_pandas\(\) fails: pyarrow is required"):
-        trained(Lacking())
+    columns = ("unique_id", "ds", "y")
+
+    def to_pandas(self) -> pd.DataFrame:
+        raise ModuleNotFoundError("pyarrow is required")
+
+    def __getitem__(self, name: str) -> pd.Series:
+        return self.frame[name]
 
 
 # --- after training -------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ def test_r38_each_reason_is_named(check: Fedproto, tmp_path: Path) -> None:
         "no_test",
         "no_train: up to 950 steps shorter than the longest",
         "every_2nd",
+        "no_train: too little history for 95% intervals",
     ]
     assert "no_test, last_3_days: the last value is up to 290 steps older" in lines[2]
     assert "every_2nd, middle_40%: up to 50% of the values are missing" in lines[4]
@@ -104,7 +105,9 @@ def test_r41_one_client_has_nobody_to_share_with(check: Fedproto, tmp_path: Path
     case = reported_case("r41-one-series.csv", tmp_path)
     assert "warning" not in check(case).out
     trial = tried(case, "naive", "kindred")
-    assert trial.verdict == "value is the only client, so there is nobody to share with."
+    assert trial.verdict == (
+        "Forecasting value. value is the only client, so there is nobody to share with."
+    )
     assert trial.forecast is not None
     assert pd.read_csv(trial.forecast)["value"].notna().sum() == 24
 
@@ -133,11 +136,13 @@ def test_r45_the_day_without_a_value_is_forecast(tmp_path: Path) -> None:
 
 
 def test_r46_copies_are_named(check: Fedproto, tmp_path: Path) -> None:
-    lines = warned(reported_case("r46-copies", tmp_path), check)
+    case = reported_case("r46-copies", tmp_path)
+    lines = warned(case, check)
     assert lines.startswith(
         "site1 has the values of site0, site2 has the values of site0 24 steps later: what such "
         "clients gain by sharing is no gain"
     )
+    assert planned(case).repeats
 
 
 def test_r49_a_site_in_colour_is_not_made_grey(check: Fedproto, tmp_path: Path) -> None:

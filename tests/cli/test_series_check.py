@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fedproto_app.data.windows import shortest_length
+from fedproto_app.experiments.trial import Wishes, plan_of
 from fedproto_app.settings import DataSettings
 from tests.cli.conftest import Fedproto, rows
 from tests.helpers.waves import wave
@@ -205,3 +207,53 @@ def test_rows_left_out_mean_zero_if_someone_says_so(check: Fedproto, tmp_path: P
     outcome = check(data, "--missing", "zero")
     assert outcome.code == 0
     assert "--set data.missing=zero" in outcome.out.splitlines()[-1]
+
+
+def test_the_options_of_a_first_run_work_together_on_every_layout(
+    check: Fedproto, tmp_path: Path
+) -> None:
+    """The printed settings are those of `try`."""
+    times = pd.date_range("2024-01-01", periods=200, freq="D").astype(str)
+    parts = {
+        store: pd.DataFrame(
+            {
+                "date": times,
+                "store": store,
+                "sales": wave(7, 200, 0.5, store),
+                "price": wave(9, 200),
+            }
+        )
+        for store in range(1, 5)
+    }
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "folder").mkdir()
+    for store, part in parts.items():
+        part.to_csv(tmp_path / "parts" / f"{store}.csv", index=False)
+        part.drop(columns="store").to_csv(tmp_path / "folder" / f"{store}.csv", index=False)
+    pd.concat(parts.values()).to_csv(tmp_path / "long.csv", index=False)
+    wide = pd.DataFrame({f"{k}": part["sales"] for k, part in parts.items()})
+    wide.assign(price=parts[1]["price"]).set_axis(pd.Index(times, name="date")).to_csv(
+        tmp_path / "wide.csv"
+    )
+    for name, source, who in (
+        ("long.csv", "long-csv", {"target": "sales", "clients_from": "store"}),
+        ("parts", "long-csv", {"target": "sales", "clients_from": "store"}),
+        ("folder", "csv-folder", {"target": "sales"}),
+        ("wide.csv", "wide-csv", {"target": "2"}),
+        ("wide.csv", "wide-csv", {}),
+    ):
+        named = [word for k, v in who.items() for word in (f"--{k.replace('_', '-')}", v)]
+        numbers = ["--known", "price", "--period", 7, "--horizon", 3]
+        outcome = check(tmp_path / name, *named, *numbers)
+        assert outcome.code == 0, outcome.err
+        command = outcome.out.splitlines()[-1]
+        wishes = Wishes(3, 7, changes={"data.known": "price"}, **who)
+        planned = plan_of(tmp_path / name, wishes)
+        chosen = planned.settings | planned.rows[planned.together].changes
+        assert chosen["data.source"] == source
+        for key in ("data.columns", "data.clients", "data.client-column", "data.covariates"):
+            assert (key in chosen) == (f"{key}=" in command), (name, key)
+        for key in ("source", "known", "period", "horizon"):
+            assert f" --set data.{key}={chosen[f'data.{key}']}" in command
+        assert "known ahead" in outcome.out
+        assert "target" not in who or f"forecasting {who['target']}" in outcome.out

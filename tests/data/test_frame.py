@@ -78,7 +78,7 @@ def test_steps_zones_and_rows_count_as_in_files() -> None:
 @pytest.mark.parametrize(
     ("frame", "names", "message"),
     [
-        ([1, 2], {}, "the frame is a list, expected a pandas DataFrame"),
+        ([1, 2], {}, "the frame is a list, expected a DataFrame of pandas"),
         (WIDE.iloc[:0], {}, "the frame has 0 rows"),
         (RENAMED, {}, "row 0: 'a' is not a number; of a long frame, name the columns: id_col"),
         (

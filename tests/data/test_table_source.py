@@ -144,7 +144,7 @@ def test_only_chosen_files_or_the_first_and_their_column_are_read(tmp_path: Path
     chosen = {"source": "csv-folder", "columns": "load"}
     assert values_of(load(tmp_path, clients="a,b", **chosen)) == {"a": [1, 2], "b": [1, 2]}
     assert values_of(load(tmp_path, max_clients=1, **chosen)) == {"a": [1, 2]}
-    with pytest.raises(DataError, match=r"2 columns of values .*choose it with data\.columns"):
+    with pytest.raises(DataError, match=r"2 columns of values .*name it with --target COLUMN"):
         load(tmp_path, "csv-folder", clients="a")
 
 

@@ -21,6 +21,7 @@ from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.experiments.trial import SCALING, Plan, Trial, Wishes, plan_of, try_plan
 from fedproto_app.settings import DataSettings
+from fedproto_app.settings.choice import text_of
 from tests.helpers import weather
 
 SITES = ("north", "south", "east")
@@ -289,13 +290,15 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
         plan(tmp_path / "x.csv")
     planned = plan(tmp_path / "x.csv", target="value", quick=True)
     assert planned.settings["data.columns"] == planned.target == "value"
-    assert planned.facts[0].endswith("read as long-csv, forecasting value")
+    assert planned.facts[0].endswith("read as long-csv, forecasting value, clients from site")
     assert "not known in advance: rain (is constant at every client)" in planned.facts
     wide(tmp_path)
     alone = plan(tmp_path / "loads.csv", target="south")
     assert (alone.settings["data.clients"], "data.columns" in alone.settings) == ("south", False)
-    trial = two_rows(planned, tmp_path, warnings=["left out"])
-    assert repr(trial).startswith("warning: left out\nForecasting value. ")
+    trial = two_rows(planned, tmp_path, warnings=["left out"], repeats=True)
+    assert repr(trial).startswith("warning: left out\n")
+    assert "\nForecasting value. " in repr(trial)
+    assert trial.verdict.endswith("and what they gain by sharing is no gain.")
 
 
 HOURS = 24 * 14
@@ -373,10 +376,14 @@ def test_columns_that_cannot_be_known_are_refused_before_work_starts(
         plan(file, target="load", changes={"data.known": known})
 
 
-def test_a_wide_table_has_columns_known_in_advance_only_in_a_table_of_their_own(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(DataError, match=r"into a table of their own, data\.covariates"):
+def test_a_wide_table_has_columns_known_in_advance_beside_its_clients(tmp_path: Path) -> None:
+    planned = plan(wide(tmp_path), changes={"data.known": "south"})
+    others = text_of([name for name in series(2).columns if name != "south"])
+    assert planned.settings["data.clients"] == others
+    known = planned.rows[planned.together].changes
+    assert known["data.covariates"] == planned.settings["data.path"]
+    assert "known in advance: south" in planned.facts
+    with pytest.raises(DataError, match="has no column 'heat'"):
         plan(wide(tmp_path), changes={"data.known": "heat"})
 
 

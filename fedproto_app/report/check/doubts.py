@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from fedproto_app.data.empty_times import empty_times_text
 from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.period import step_seconds
 from fedproto_app.data.sequences.pool import NO_CLASS, SequencePool
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.data.windows import lookback
+from fedproto_app.data.windows import cut_of, lookback, why_refused
 from fedproto_app.report.check.findings import LARGEST_VALUE, listed, most_affected
 from fedproto_app.settings import DataSettings
 
@@ -30,21 +31,41 @@ _WINDOW = 32  # values that are looked for in other series
 _WINDOWS = 8  # of a series, from which those to look for are chosen
 _FEWEST_DISTINCT = 4  # values in a window
 _EQUAL = 0.95  # share of the values that a copy has in common
+_MOST_SUMMED = 500  # clients among which totals are looked for
+_SUM_ERROR = 0.05  # of a total's changes, for instance because its parts are rounded
+_SMALLEST_REST = 0.002  # of a series' changes, to tell parts apart that hardly differ
+_FEWEST_BESIDE_A_GIANT = 5  # clients
+_GIANT = 20.0  # times the median client
+# In five public data sets of hours, 95% intervals held 63 to 99% of the test values (the mean over
+# clients) with 14 to 30 days of history, and 92 to 98% with 40 to 120 days.
+_FEWEST_VALIDATED = 3  # days, of about 33
 _NO_NAMES = {"nan", "none", "null", "na", "n/a"}
 
 Vector = NDArray[np.float64]
 
 
+def doubts_about_gain(series: Sequence[ClientSeries]) -> list[str]:
+    """Return which clients repeat others, so that what they gain by sharing is no gain."""
+    clients = [client for client in series if len(client.values)]
+    totals = [f"{name} is the sum of {listed(parts)}" for name, parts in totals_among(clients)]
+    doubt = (
+        "a total repeats its parts, so what it gains by sharing is no gain; leave it out "
+        "(data.clients names those that take part)"
+    )
+    return [*_copies(clients), *([f"{', and '.join(totals)}: {doubt}"] if totals else [])]
+
+
 def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
-    """Return the doubts about series, as `load_series` gives them."""
+    """Return the other doubts about series, as `load_series` gives them."""
     clients = [client for client in series if len(client.values)]
     return [
-        *_copies(clients),
+        *_giants(clients),
         *_codes(clients),
         *_counters(clients),
         *_zeros_at_the_ends(clients, settings.period),
         *_empty_times(clients, settings.period),
         *_lacking(clients, settings),
+        *_little_history(clients, settings),
     ]
 
 
@@ -199,6 +220,20 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
     ]
 
 
+def _little_history(clients: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
+    """Name clients whose intervals rest on few days, where a period is a day."""
+    if not clients or step_seconds(clients) * settings.period != 86_400:
+        return []
+    usable = [client for client in clients if why_refused(client, settings) is None]
+    days = {client.name: cut_of(client, settings).validation / settings.period for client in usable}
+    return most_affected(
+        {name: number for name, number in days.items() if number < _FEWEST_VALIDATED},
+        "too little history for 95% intervals, whose widths come from a validation part of {:.1f} "
+        "days: they may hold far fewer of the next values, or more",
+        lambda number: -number,
+    )
+
+
 def _copies(clients: Sequence[ClientSeries]) -> list[str]:
     """Name clients with the values of another client, perhaps shifted in time."""
     parts = [
@@ -280,6 +315,66 @@ def _are_copies(first: ClientSeries, client: ClientSeries, shift: int) -> bool:
     common = np.isfinite(values) & np.isfinite(first_values)
     equal = values[common] == first_values[common]
     return bool(len(equal) and equal.mean() >= _EQUAL)
+
+
+def totals_among(clients: Sequence[ClientSeries]) -> list[tuple[str, list[str]]]:
+    """Return each client that is the sum of at least two smaller ones, with their names.
+
+    A total's changes are the sum of those of its parts, up to `_SUM_ERROR` of their norm. Only rows
+    count in which all clients have a value, at least two for each client. In the order of size,
+    each client's changes are projected on those of the smaller ones. If these explain them, least
+    squares tells the parts, whose weights are 1, from others, whose weights are 0.
+    """
+    count = len(clients)
+    if not 3 <= count <= _MOST_SUMMED:
+        return []
+    start, end = max(client.start for client in clients), min(client.end for client in clients)
+    table = np.stack([c.values[start - c.start : max(start, end) - c.start] for c in clients], 1)
+    table = table[np.isfinite(table).all(axis=1)]
+    if len(table) < _FEWEST_VALUES + 2 * count:
+        return []
+    few = np.linspace(0, len(table) - 1, min(len(table), 1000 + 2 * count)).astype(int)
+    order = np.argsort(np.abs(table).mean(axis=0), kind="stable")
+    changes = np.diff(table[few][:, order], axis=0)
+    basis, parts, totals = np.zeros_like(changes), list[int](), list[tuple[str, list[str]]]()
+    for place, values in enumerate(changes.T):
+        known, size = basis[:, : len(parts)], float(np.linalg.norm(values))
+        rest = values - known @ (known.T @ values)
+        if size and np.linalg.norm(rest) <= _SUM_ERROR * size:
+            weights = np.linalg.lstsq(changes[:, parts], values)[0]
+            summed = [part for part, weight in zip(parts, weights, strict=True) if weight > 0.5]
+            error = np.linalg.norm(values - changes[:, summed].sum(axis=1))
+            if len(summed) > 1 and error <= _SUM_ERROR * size:
+                names = [clients[order[part]].name for part in sorted(summed, key=order.item)]
+                totals.append((clients[order[place]].name, names))
+                continue
+        if np.linalg.norm(rest) > _SMALLEST_REST * size:
+            basis[:, len(parts)] = rest / np.linalg.norm(rest)
+            parts.append(place)
+    return totals
+
+
+def _giants(clients: Sequence[ClientSeries]) -> list[str]:
+    """Name a client that is larger, or longer, than all others together."""
+    if len(clients) <= _FEWEST_BESIDE_A_GIANT:
+        return []
+    sizes = {client.name: float(np.nanmean(np.abs(client.values))) for client in clients}
+    lengths = {client.name: float(np.isfinite(client.values).sum()) for client in clients}
+    in_units = (
+        "{}: its values are on average {:.0f} times those of the median client, so a mean over "
+        "clients of errors in the data's units is mostly of this client; MSE and MASE count all "
+        "alike"
+    )
+    longer = (
+        "{}: it has {:.0f} times the values of the median client; where models are averaged, "
+        "aggregation.weight-limit bounds its weight"
+    )
+    lines = []
+    for numbers, words in ((sizes, in_units), (lengths, longer)):
+        largest, middle = max(numbers.values()), float(np.median([*numbers.values()]))
+        if 2 * largest > sum(numbers.values()) and largest > _GIANT * middle > 0:
+            lines.append(words.format(max(numbers, key=numbers.__getitem__), largest / middle))
+    return lines
 
 
 def doubts_about_classes(names: Sequence[str]) -> list[str]:

@@ -21,7 +21,7 @@ from fedproto_app.data.windows import (
     shortest_length,
     why_refused,
 )
-from fedproto_app.report.check.doubts import doubts_about_series
+from fedproto_app.report.check.doubts import doubts_about_gain, doubts_about_series
 from fedproto_app.report.check.findings import (
     MOST_LISTED,
     Cell,
@@ -225,6 +225,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         ],
         refusals({client.name: client.refused for client in clients}),
         [
+            *doubts_about_gain(sources),
             *doubts_about_series(sources, data),
             *too_large((client.name, client.largest) for client in clients),
             *_warnings(clients),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import unicodedata
 
 import numpy as np
@@ -9,21 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedproto_app.data.clock import Clock
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.report.check.doubts import (
     codes_in,
     copies_among,
     doubts_about_classes,
+    doubts_about_gain,
     doubts_about_sequences,
     doubts_about_series,
     is_counter,
+    totals_among,
     zeros_at_the_ends,
 )
 from fedproto_app.settings import DataSettings
 from tests.helpers.waves import wave
 
 PLAIN = np.arange(10.0, 61.0)  # a range of 50
+HOURLY = Clock(np.timedelta64(1, "h"), np.timedelta64(0, "us"))
+DAILY = Clock(np.timedelta64(1, "D"), np.timedelta64(0, "us"))
 
 
 @pytest.mark.parametrize(
@@ -109,6 +115,58 @@ def test_series_of_hardly_any_values_have_no_copies() -> None:
         *(ClientSeries(f"{k}", rng.poisson(1.0, 900).astype(float)) for k in range(20)),
     ]
     assert copies_among(clients) == []
+
+
+def test_totals_are_found_among_rounded_parts_and_other_totals() -> None:
+    rng = np.random.default_rng(3)
+    parts = 50 + 5 * rng.normal(size=(5, 300)).round(1)
+    west, east = parts[:2].sum(axis=0).round(), parts[2:].sum(axis=0).round()
+    west[::40] = np.nan  # rows without all values do not count
+    table = {
+        "all": west + east,
+        "west": west,
+        "east": east,
+        **dict(zip("abcde", parts, strict=True)),
+    }
+    clients = [ClientSeries(name, values) for name, values in table.items()]
+    assert totals_among(clients) == [
+        ("west", ["a", "b"]),
+        ("east", ["c", "d", "e"]),
+        ("all", ["a", "b", "c", "d", "e"]),
+    ]
+    assert doubts_about_gain(clients)[0].startswith("west is the sum of a, b, and east is the sum")
+    mean, noisy = (parts[0] + parts[1]) / 2, west + rng.normal(0, 3, 300)
+    others = [ClientSeries("mean", mean), ClientSeries("noisy", noisy), *clients[3:]]
+    assert totals_among(others) == []
+    late = ClientSeries("late", parts[0], start=250)
+    assert totals_among([*clients, late]) == []  # too few rows in common
+
+
+def test_a_giant_is_named_for_its_size_or_length() -> None:
+    small = [ClientSeries(f"{k}", wave(24, 400, noise=0.5, seed=k)) for k in range(5)]
+    large = ClientSeries("large", 100 * small[0].values + 7)
+    long = ClientSeries("long", wave(24, 9000, noise=0.5))
+    [size] = doubts_about_series([*small, large], DataSettings())
+    assert size.startswith("large: its values are on average 93 times those of the median client")
+    lengths = doubts_about_series([*small, long], DataSettings())
+    assert "long: it has 22 times the values of the median client" in lengths[0]
+    assert not any(
+        "large" in line for line in doubts_about_series([*small[:4], large], DataSettings())
+    )
+
+
+def test_intervals_of_few_days_are_doubted_only_where_a_period_is_a_day() -> None:
+    settings = DataSettings()  # of N values after 72, a tenth is validated
+    series = ClientSeries("a", wave(24, 72 + 710, noise=0.5), clock=HOURLY)
+    [line] = doubts_about_series([series], settings)
+    assert line.startswith("a: too little history for 95% intervals")
+    assert "a validation part of 3.0 days" in line
+    longer = dataclasses.replace(series, values=wave(24, 72 + 720, noise=0.5))
+    daily = dataclasses.replace(series, clock=DAILY)
+    counted = dataclasses.replace(series, clock=None)
+    assert [doubts_about_series([other], settings) for other in (longer, daily, counted)] == [
+        []
+    ] * 3
 
 
 def test_what_series_lack_is_said_from_a_threshold_on() -> None:
