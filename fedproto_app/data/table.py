@@ -54,7 +54,6 @@ _TOTALS = {
     *("summe", "gesamt", "gesamtsumme"),
 }
 _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
-_FRACTION = re.compile(r"[+-]?(\d+[.,]\d*|[.,]\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,12 @@ class Head:
         if (count := self.names.count(name)) > 1:
             raise DataError(f"data.{key}: {self.where} has {count} columns {name!r}; rename them")
         return self.names.index(name)
+
+    def time(self, choice: Choice) -> int | None:
+        """Return the place of the (first) column of times, None without one."""
+        return (
+            self.place(choice.time_columns[0], "time-column") if choice.time_columns else self.times
+        )
 
     def joined(self, choice: Choice) -> dict[int, list[int]]:
         """Return the places of the columns that are joined, by the place of the first of them."""
@@ -264,14 +269,11 @@ class Table:
         place = self.columns.times
         if place is None:
             return None
-        name, column = self.title(place), self.texts[place]
-        title = f"column {name!r}" if name else "the first column (without a name: the times)"
-        if unit == "excel" and column.dtype != "category":
-            column = _encoded(column, also_numbers=True)
-        if column.dtype != "category" or column.isna().any():
-            return stamps_of(column, unit, title, self.row_of, self.where)
         # Each text is looked at once, as most times come once for each client.
-        column = column.cat.remove_unused_categories()
+        name, column = self.title(place), _encoded(self.texts[place], numbers=unit == "excel")
+        title = f"column {name!r}" if name else "the first column (without a name: the times)"
+        if column.dtype != "category" or column.isna().any():
+            return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
         texts, codes = pd.Series(column.cat.categories), column.cat.codes.to_numpy()
 
         def row_of(place: int) -> str:
@@ -295,7 +297,7 @@ class Table:
         written = self.written_clients()
         names = written.cat.categories.map(client_name)
         codes = written.cat.codes.to_numpy()
-        empty = (codes < 0) | np.isin(codes, np.flatnonzero(names == ""))
+        empty = np.append(names == "", True)[codes]  # a missing cell has the code -1
         if empty.any():
             row = self.row_of(int(empty.argmax()))
             title = self.title(self.columns.clients)
@@ -308,7 +310,7 @@ class Table:
         """Return the client of each row as the file writes it, as categories, [T]."""
         if self.columns.clients is None:
             return self.clients()
-        return _encoded(self.texts[self.columns.clients], also_numbers=True)
+        return _encoded(self.texts[self.columns.clients], numbers=True)
 
 
 def read_times(
@@ -375,7 +377,7 @@ class TableFile(ABC):
         table = Table(
             self.head,
             columns,
-            pd.DataFrame({place: _whole(parts) for place, parts in texts.items()}),
+            pd.DataFrame({p: _whole(t) for p, t in texts.items()}, pd.RangeIndex(len(values))),
             values,
             tuple(faults),
             self.row,
@@ -384,8 +386,6 @@ class TableFile(ABC):
             self.delimiter,
             "," if style == "comma" else ".",
         )
-        if not texts:
-            table = replace(table, texts=pd.DataFrame(index=pd.RangeIndex(len(values))))
         if len(faults) > _MOST_FAULTS:
             table.numbers()
         return _joined(_without_totals(table))
@@ -415,13 +415,12 @@ class TableFile(ABC):
         codes = [value for value in values if value is not None]
         count = 0
         for block in self.blocks(columns, style):
-            if all(block.dtypes[place].kind in "iuf" for place in columns.values):
-                part = block[columns.values].to_numpy(dtype=np.float64)
-            else:
-                part = np.empty((len(block), len(columns.values)), order="F")
-                for position, place in enumerate(columns.values):
-                    part[:, position], wrong = numbers_in(block[place], style)
-                    cells = block[place][wrong].astype(str).str.strip()
+            part = np.empty((len(block), len(columns.values)), order="F")
+            for position, place in enumerate(columns.values):
+                column = block[place]
+                part[:, position], wrong = numbers_in(column, style)
+                if wrong.any():
+                    cells = column[wrong].astype(str).str.strip()
                     count += int(cells.isin(missing_values).sum())
                     wrong_cells = cells[~cells.isin([*MISSING, *missing_values])][:_MOST_FAULTS]
                     rows = wrong_cells.index.to_list()
@@ -429,29 +428,34 @@ class TableFile(ABC):
             if codes:
                 is_code = np.isin(part, codes)
                 count += int(is_code.sum())
-                part = np.where(is_code, np.nan, part)
+                part[is_code] = np.nan
             parts.append(part)
             for place, blocks in texts.items():
-                blocks.append(_encoded(block[place], also_numbers=place in columns.joined))
+                blocks.append(_encoded(block[place], numbers=place in columns.joined))
             if len(faults) > _MOST_FAULTS:
                 break
         return np.concatenate(parts), texts, faults, count
 
 
-def _encoded(column: Series, *, also_numbers: bool = False) -> Series:
+def _encoded(column: Series, *, numbers: bool = False) -> Series:
     """Return a column of texts as categories in the order of their first rows; a column of times
     or numbers as it is, unless its numbers are wanted as texts."""
     import pandas as pd
 
     if column.dtype == "category":
-        return column.cat.remove_unused_categories()
-    if column.dtype.kind in "Mmiufb":
-        if not also_numbers:
-            return column
-        column = column.astype(str).where(column.notna())
-    codes, texts = pd.factorize(column)
-    categories = pd.Index(texts).astype(str)
-    return pd.Series(pd.Categorical.from_codes(codes, categories), index=column.index)
+        codes, texts = column.cat.codes.to_numpy(), column.cat.categories
+        order = pd.unique(codes[codes >= 0])
+        places = np.full(len(texts) + 1, -1)  # a missing cell has the code -1
+        places[order] = np.arange(len(order))
+        codes, texts = places[codes], texts[order]
+    elif column.dtype.kind in "Mmiufb" and not numbers:
+        return column
+    else:
+        if column.dtype.kind in "Mmiufb":
+            column = column.astype(str).where(column.notna())
+        codes, texts = pd.factorize(column)
+    categories = pd.Categorical.from_codes(codes, pd.Index(texts).astype(str))
+    return pd.Series(categories, index=column.index)
 
 
 def _whole(blocks: list[Series]) -> Series:
@@ -529,29 +533,23 @@ def _joined(table: Table) -> Table:
 
     texts, notes = table.texts, table.notes
     for first, places in table.columns.joined.items():
-        columns = [texts[place].cat for place in places]
-        texts = texts.drop(columns=places)
-        sizes = [len(column.categories) + 1 for column in columns]  # with the missing cells
-        codes = [column.codes.to_numpy(dtype=np.int64) + 1 for column in columns]
-        groups, rows = pd.factorize(np.ravel_multi_index(codes, sizes))
-        cells = [
-            tuple(
-                str(column.categories[code - 1]).strip() if code else ""
-                for column, code in zip(columns, row, strict=True)
-            )
-            for row in zip(*np.unravel_index(rows, sizes), strict=True)
-        ]
+        columns = [texts[place] for place in places]
+        codes = [column.cat.codes.to_numpy(dtype=np.int64) + 1 for column in columns]
+        flat = np.ravel_multi_index(codes, [int(of_column.max()) + 1 for of_column in codes])
+        groups, is_new = pd.factorize(flat)[0], ~pd.Series(flat).duplicated().to_numpy()
+        new_cells = [column[is_new].astype(object).fillna("").str.strip() for column in columns]
+        cells = list(zip(*new_cells, strict=True))
         is_client = first == table.columns.clients
-        joined = [
-            (client_of_parts if is_client else time_of_parts)(row) if all(row) else None
-            for row in cells
-        ]
+        join = client_of_parts if is_client else time_of_parts
+        joined = [join(row) if all(row) else None for row in cells]
         if is_client and len(set(joined)) < len(set(cells)):
             raise DataError(
                 f"{table.where}: different cells of {table.title(first)!r} give the same client "
                 "when they are joined with a slash"
             )
-        texts[first] = _encoded(pd.Series(joined, dtype=object)[groups].set_axis(texts.index))
+        joined_cells = pd.Series(joined, dtype=object)[groups].set_axis(texts.index)
+        texts = texts.drop(columns=places)
+        texts[first] = _encoded(joined_cells)
         names = " and ".join(repr(table.head.names[place]) for place in places)
         become = "names of the clients" if is_client else "times"
         notes = (*notes, f"{names} are joined into {become}, such as {joined[0]!r}")
@@ -598,7 +596,7 @@ def value_columns(head: Head, choice: Choice, chosen: Sequence[str], key: str) -
 
     chosen: names of the value columns to read, from ``data.<key>``; empty: all.
     """
-    times = head.place(choice.time_columns[0], "time-column") if choice.time_columns else head.times
+    times = head.time(choice)
     columns = Columns([], times, joined=head.joined(replace(choice, client_columns=())))
     used = (*columns.parts(times), head.index)
     candidates = [place for place in range(len(head.names)) if place not in used]
@@ -623,12 +621,9 @@ def head_of(
     above = rows_above(rows, settings.header, where, first_row)
     notes = tuple[str, ...]()
     if above:
-        left_out = (
-            f"{row}s {first_row} to {first_row + above - 1} above the names are"
-            if above > 1
-            else f"{row} {first_row} above the names is"
-        )
-        notes = (f"{left_out} left out",)
+        last = first_row + above - 1
+        numbers = f"{row}s {first_row} to {last}" if above > 1 else f"{row} {last}"
+        notes = (f"left out above the names of the columns: {numbers}",)
     first, rows = rows[above], rows[above:]
     require_few_columns(len(first), where)
     if settings.header == "auto" and not above and not settings.unfold:
@@ -646,19 +641,16 @@ def head_of(
         texts = ", ".join(filter(None, rows[1][:LOOKED_AT]))
         taken = "rows below the header are" if units > 1 else "row below the header is"
         notes = (*notes, f"the {taken} taken for units: {texts}")
-    above_values = above + 1 + units
+    in_all = above + 1 + units
     named = [place for place, name in enumerate(first) if name.lower() in TIME_NAMES]
-    if (
-        first[0].lower() in UNNAMED
-        and len(first) > 1
-        and number_rows([row[0] for row in rows[1 + units :]])
-    ):
+    is_unnamed = first[0].lower() in UNNAMED and len(first) > 1
+    if is_unnamed and number_rows([row[0] for row in rows[1 + units :]]):
         # Without another column of times, or with one that is set, it may still be the time.
         times = named[0] if named else 0
         index = None if not named and not settings.time_column else 0
-        return Head(where, first, times, above_values, notes, index, above)
+        return Head(where, first, times, in_all, notes, index, above)
     times = 0 if 0 in named or not first[0] else None
-    return Head(where, first, times, above_values, notes, None, above)
+    return Head(where, first, times, in_all, notes, None, above)
 
 
 def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 1) -> int:
@@ -708,28 +700,22 @@ def number_rows(cells: Sequence[str]) -> bool:
 
 
 def unit_rows(rows: list[list[str]]) -> int:
-    """Return how many rows of units or the like stand between the names and the values."""
+    """Return how many rows of units, such as kW, or the like stand between names and values.
+
+    They hold no number and no date; the last holds nothing that comes again below, and a text above
+    numbers.
+    """
     below = rows[1 : 2 + _MOST_BELOW_NAMES]
     count = next((n for n, row in enumerate(below) if any(map(_is_written_value, row))), 0)
-    return count if has_units([rows[0], *rows[count:]]) else 0
+    columns = list(zip(rows[count], zip(*rows[count + 1 :], strict=False), strict=False))
+    if any(unit not in MISSING and unit in column for unit, column in columns):
+        return 0
+    is_above_numbers = any(unit not in MISSING and _are_numbers(cells) for unit, cells in columns)
+    return count if is_above_numbers else 0
 
 
 def _is_written_value(cell: str) -> bool:
     return is_number(cell) or is_date(cell)
-
-
-def has_units(rows: list[list[str]]) -> bool:
-    """Return whether the second of these rows holds units, such as kW, between names and values.
-
-    It holds no number, no date and nothing that comes again below, and a text above numbers.
-    """
-    units, below = rows[1] if len(rows) > 1 else [], rows[2:]
-    if not below or any(map(_is_written_value, units)):
-        return False
-    columns = list(zip(units, zip(*below, strict=False), strict=False))
-    if any(unit not in MISSING and unit in column for unit, column in columns):
-        return False
-    return any(unit not in MISSING and _are_numbers(column) for unit, column in columns)
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
@@ -780,12 +766,12 @@ def is_clock_time(cell: str) -> bool:
 
 def is_fraction(cell: str) -> bool:
     """Return whether the cell is a number with a decimal sign or an exponent."""
-    return _FRACTION.fullmatch(cell) is not None
+    return is_number(cell) and not set(cell).isdisjoint(".,eE")
 
 
 def _is_value(cell: str) -> bool:
     """Return whether a cell is empty or a whole number, so perhaps not a name."""
-    return cell in MISSING or re.fullmatch(r"[+-]?\d+", cell) is not None
+    return cell in MISSING or (is_number(cell) and not is_fraction(cell))
 
 
 def numbered(count: int) -> list[str]:

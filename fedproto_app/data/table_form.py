@@ -8,8 +8,8 @@ to the person, in one line, as a wrong guess would forecast something that nobod
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -54,17 +54,8 @@ _YEARS = {"year", "yr", "jahr", "season"}
 # Names of columns that belong to a row's time, place or number, and are hardly ever a client.
 _NOT_CLIENTS = (
     {*PARTS_OF_TIME, *_YEARS, "mnth", "hr", "quarter", "week", "weekday", "dayofweek", "dow"}
-    | {
-        "day_of_week",
-        "dayofyear",
-        "day_of_year",
-        "doy",
-        "hour_of_day",
-        "holiday",
-        "is_holiday",
-        "weekend",
-    }
-    | {"monat", "tag", "stunde", "quartal", "woche", "wochentag", "feiertag"}
+    | {"day_of_week", "dayofyear", "day_of_year", "doy", "hour_of_day", "holiday", "is_holiday"}
+    | {"weekend", "monat", "tag", "stunde", "quartal", "woche", "wochentag", "feiertag"}
     | {"lat", "lon", "lng", "long", "latitude", "longitude", "altitude", "elevation"}
     | {"label", "class", "id", "index", "no", "row", "nr"}
 )
@@ -91,13 +82,6 @@ class Column:
     def setting(self) -> str:
         """The column as a setting names it."""
         return text_of(self.parts or [self.name])
-
-    def without(self, texts: Collection[str]) -> Column:
-        """Return the column with these texts as missing cells."""
-        if not texts:
-            return self
-        cells, last = (["" if c in texts else c for c in part] for part in (self.cells, self.last))
-        return replace(self, cells=cells, last=last)
 
     @property
     def is_number(self) -> bool:
@@ -191,8 +175,7 @@ class _Decision:
     def form(self) -> Form:
         """Return the form; see `form_of`."""
         self._leave_index_out()
-        unfold = names_in(str(self.answers.get("data.unfold", "")))
-        if unfold:
+        if unfold := names_in(str(self.answers.get("data.unfold", ""))):
             names = _names(self.columns)
             require_available(unfold, names, "unfold", "column", self.where)
             first, last = map(names.index, unfold)
@@ -299,7 +282,8 @@ class _Decision:
         """Return the time if it is written in several columns, None if it is not."""
         times = _usual_times(self.columns)
         clock = _first(self._except(times), lambda column: _all_cells(is_clock_time, column.cells))
-        if times is not None and clock is not None and all(":" not in c for c in times.cells):
+        has_days = times is not None and all(":" not in cell for cell in times.cells)
+        if times and clock and has_days and len(set(times.cells)) < len(times.cells):
             return self._join([times, clock], time_of_parts)
         parts = _parts_of_time(self.columns)
         names = [column.name.lower() for column in parts]
@@ -447,7 +431,9 @@ class _Decision:
         if times is not None:
             is_first = times is self.first
             is_named = times.name.lower() in {*TIME_NAMES, ""}
-            if not (is_first and (is_named or (self.first_column_counts and times.is_time))):
+            if times.parts or not (
+                is_first and (is_named or (self.first_column_counts and times.is_time))
+            ):
                 self.settings["data.time-column"] = times.setting
         candidates = self._except(times)
         values = [column for column in candidates if column.has_numbers]

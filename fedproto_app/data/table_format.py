@@ -143,9 +143,13 @@ def _reading_of_file(
             f"{path}: line 1 holds times, such as {names[-1]!r}, so its rows look like series; "
             f"--set data.unfold={text_of([first, names[-1]])} reads them"
         )
-    missing = names_in(str(answers.get("data.missing-values", "")))
+    lacking = names_in(str(answers.get("data.missing-values", "")))
+    columns = [
+        replace(c, cells=["" if cell in lacking else cell for cell in c.cells])
+        for c in table.columns
+    ]
     form = form_of(
-        [column.without(missing) for column in table.columns],
+        columns,
         answers,
         rows=table.rows,
         where=str(path),

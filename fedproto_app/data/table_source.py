@@ -191,6 +191,7 @@ def _of_long_rows(
     )
     notes = tuple(dict.fromkeys(notes))
     rows: dict[str, TimedRows] = {}
+    sort = partial(in_order, row=row_of, notes=notes, repeated=settings.repeated)
     try:
         for name, places in places_of.items():
             client_stamps = Stamps(all_times[places], all_stamps[0].utc, all_stamps[0].is_count)
@@ -198,16 +199,7 @@ def _of_long_rows(
             # Covariates in UTC go with series whose local times are converted to UTC.
             is_converted = client_stamps.utc and not used_tables[0].columns.targets
             client_zone = "" if is_converted else zone
-            rows[name] = in_order(
-                client_stamps,
-                values[places],
-                where,
-                client_zone,
-                row_of,
-                notes,
-                places,
-                repeated=settings.repeated,
-            )
+            rows[name] = sort(client_stamps, values[places], where, client_zone, places=places)
     except TimeTwice as error:
         raise _with_cause(error, used_tables, paths, tables, settings) from None
     rows = with_counts(rows)
@@ -284,16 +276,8 @@ def _in_order(
     stamps = table.stamps(settings.time_unit)
     if stamps is not None:
         values = table.numbers() if values is None else values
-        rows = in_order(
-            stamps,
-            values,
-            table.where,
-            settings.time_zone,
-            table.row_of,
-            table.notes,
-            repeated=settings.repeated,
-        )
-        return with_counts({"": rows})[""]
+        sort = partial(in_order, row=table.row_of, notes=table.notes, repeated=settings.repeated)
+        return with_counts({"": sort(stamps, values, table.where, settings.time_zone)})[""]
     if settings.time_zone:
         raise DataError(
             f"data.time-zone = {settings.time_zone!r}: {table.where} has no column of times"
@@ -405,20 +389,14 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
     joined = head.joined(choice)
     if settings.unfold:
         first, last = (head.place(name, "unfold") for name in names_in(settings.unfold))
-        client, times = (
-            head.place(columns[0], f"{key}-column") if columns else place
-            for key, columns, place in (
-                ("client", choice.client_columns, None),
-                ("time", choice.time_columns, head.times),
-            )
-        )
+        chosen = choice.client_columns
+        client = head.place(chosen[0], "client-column") if chosen else None
+        times = head.time(choice)
         return Columns(list(range(first, last + 1)), times, client, joined=joined)
     client = _place(head, choice.client_columns, "client-column", CLIENT_NAMES, "clients' names")
-    times = (
-        head.times
-        if head.times is not None and not choice.time_columns
-        else _place(head, choice.time_columns, "time-column", TIME_NAMES, "times")
-    )
+    times = head.time(choice)
+    if times is None:
+        times = _place(head, (), "time-column", TIME_NAMES, "times")
     columns = Columns([], times, client, joined=joined)
     read_or_skipped = (*columns.texts, head.index)
     value_places = [place for place in range(len(names)) if place not in read_or_skipped]

@@ -140,7 +140,7 @@ class Plan:
     and why, and what values may not mean what they seem to. target: the column of a table that is
     forecast, "" if every column is a client. together: the row whose clients learn together, with
     columns known in advance if there are any. forecast: the row that writes the next values, ""
-    without one.
+    without one. notes: what was done to the data.
     """
 
     settings: Changes
@@ -151,6 +151,7 @@ class Plan:
     warnings: Sequence[str] = ()
     target: str = ""
     forecast: str = ""
+    notes: Sequence[str] = ()
 
     def runs(self, row: str) -> dict[str, Changes]:
         """Return the settings of a row's runs by their folders' names, oldest window first."""
@@ -326,7 +327,7 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     runs = [run for of_row in runs_of_rows.values() for run in of_row]
     sentences = taking_part(group_runs(runs)[0])
     report = folder / REPORT
-    write_report(runs, report)
+    write_report(runs, report, plan.notes)
     forecast = None
     if plan.forecast:
         newest = runs_of_rows[plan.forecast][-1].folder
@@ -459,8 +460,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     facts = [
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
         f"{reading.source}{f', forecasting {target}' if target else ''}",
-        *reading.notes,
-        *notes_of(series),
+        *(notes := (*reading.notes, *notes_of(series))),
         *facts_on_columns,
         f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
     ]
@@ -480,7 +480,8 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     warnings = (*reading.left_out, *doubts_about_series(series, data))
     together = TOGETHER_KNOWN if columns else TOGETHER[True]
     forecast = together if reaches else TOGETHER[True]
-    return Plan(table, rows, facts, together, wishes.windows, warnings, target, forecast)
+    notes = (*notes, *reading.left_out)
+    return Plan(table, rows, facts, together, wishes.windows, warnings, target, forecast, notes)
 
 
 def _known_in_advance(

@@ -38,7 +38,6 @@ from fedproto_app.settings.choice import (
     Region,
     Repeated,
     TimeUnit,
-    ValueList,
     known_in,
     text_of,
 )
@@ -94,7 +93,7 @@ class SiteData(Section):
     time_unit: TimeUnit = "auto"
     time_zone: str = ""
     missing: Missing = "gap"
-    missing_values: ValueList = ""
+    missing_values: NameList = ""
     repeated: Repeated = "refuse"
     sheet: str = ""
     header: Header = "auto"

@@ -130,7 +130,7 @@ def _region(value: object) -> str:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool)
+    return isinstance(value, int | float | str) and not isinstance(value, bool)
 
 
 def _quoted(name: str) -> str:
@@ -156,12 +156,6 @@ def _line_or_word(value: object) -> str:
     return text
 
 
-def _value_list(value: object, info: ValidationInfo) -> str:
-    cells = value if isinstance(value, list | tuple) else [value]
-    texts = [f"{cell:.15g}" if isinstance(cell, float) else cell for cell in cells]
-    return _name_list(texts if isinstance(value, list | tuple) else texts[0], info)
-
-
 def _range(value: object, info: ValidationInfo) -> str:
     text = _name_list(value, info)
     if text and len(names_in(text)) != 2:
@@ -173,7 +167,6 @@ def _range(value: object, info: ValidationInfo) -> str:
 
 
 NameList = Annotated[str, BeforeValidator(_name_list)]
-ValueList = Annotated[str, BeforeValidator(_value_list)]
 ColumnRange = Annotated[str, BeforeValidator(_range)]
 Region = Annotated[str, BeforeValidator(_region)]
 KnownList = Annotated[str, BeforeValidator(_known_list)]

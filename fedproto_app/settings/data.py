@@ -36,7 +36,6 @@ from fedproto_app.settings.choice import (
     Region,
     Repeated,
     TimeUnit,
-    ValueList,
     known_in,
     names_in,
 )
@@ -335,7 +334,7 @@ class DataSettings(Section):
         "meaning of empty cells and of rows left out: no value, or 0 from a client's first value "
         "to the last time of all",
     )
-    missing_values: ValueList = setting(
+    missing_values: NameList = setting(
         "",
         "numbers or texts that mean a missing value in a table, such as `-999,n.d.`, beside "
         "[the usual ones](your-data.md#csv-parquet-and-excel)",

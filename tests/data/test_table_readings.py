@@ -61,25 +61,25 @@ READ: dict[str, tuple[str, dict[str, object], list[str]]] = {
     "comments above": (
         f"# made by hand\n# a, b, c, d\ntime,c0,c1,c2\n{wide()}",
         {},
-        ["lines 1 to 2 above the names are left out"],
+        ["left out above the names of the columns: lines 1 to 2"],
     ),
     "a title and a blank line": (
         f"Report of loads\n\ntime,c0,c1,c2\n{wide()}",
         {},
-        ["lines 1 to 2 above the names are left out"],
+        ["left out above the names of the columns: lines 1 to 2"],
     ),
     "a logger's lines": (
         f'"TOA5","x"\ntime,c0,c1,c2\nTS,kW,kW,kW\n,Avg,Avg,Avg\n{wide()}',
         {},
         [
-            "line 1 above the names is left out",
+            "left out above the names of the columns: line 1",
             "the rows below the header are taken for units: TS, kW, kW, kW",
         ],
     ),
     "a line of as many cells above": (
         f"a,b,c,d\ntime,c0,c1,c2\n{wide()}",
         {"data.header": 2},
-        ["line 1 above the names is left out"],
+        ["left out above the names of the columns: line 1"],
     ),
     "date and time of the day": (
         "Date;Time;c0;c1;c2\n" + wide("%d.%m.%Y;%H:%M:%S", ";"),

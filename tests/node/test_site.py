@@ -172,7 +172,7 @@ def test_short_keys_alone_are_enough() -> None:
         ("name = '../x'", ["name = '../x'", "pattern"]),
         ("data = 3", ["data = 3", "table"]),
         ("[data]\nclients = []", ["data.clients = []", "names nothing"]),
-        ("[data]\nclients = [3.5]", ["data.clients = [3.5]", "a list of texts"]),
+        ("[data]\nclients = [[]]", ["data.clients = [[]]", "a list of texts"]),
         ("[data]\nclients = ['a', '']", ["data.clients", "a name is empty"]),
         ("[data]\nheader = 'no'", ["data.header = 'no'", "the number of the line"]),
         ("[data]\nclients = ['a', 'a']", ["data.clients", "'a' is named twice"]),

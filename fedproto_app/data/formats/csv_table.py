@@ -99,7 +99,9 @@ class CsvFile(TableFile):
         checked = _checked(text, self.head, self.delimiter, columns)
         # With the delimiter as its decimal sign, pandas would cut cells: texts are safe.
         in_texts = style == "texts" or (style == "comma" and self.delimiter == ",")
-        kinds = columns.read if in_texts else columns.texts
+        kinds = dict.fromkeys(columns.read if in_texts else columns.texts, "str")
+        if columns.clients is not None and not in_texts:  # its times come once for each client
+            kinds |= dict.fromkeys(columns.texts, "category")
         missing: Any = MISSING  # pandas takes places for names, its stubs do not
         if columns.clients is not None:  # "NA" may be a country's code
             names = columns.parts(columns.clients)
@@ -111,7 +113,7 @@ class CsvFile(TableFile):
                 decimal="," if style == "comma" and not in_texts else ".",
                 names=range(len(self.head.names)),
                 usecols=columns.read,
-                dtype=dict.fromkeys(kinds, str),
+                dtype=kinds,
                 na_values=missing,
                 header=None,
                 index_col=False,
@@ -180,8 +182,9 @@ def _checked(
         if b'"' in block:
             break
         data = np.frombuffer(block, np.uint8)
-        ends, signs = np.flatnonzero(data == _LINE_END), np.flatnonzero(data == ord(delimiter))
-        require(np.diff(np.searchsorted(signs, ends), prepend=0) + 1)
+        ends_or_signs = data[(data == _LINE_END) | (data == ord(delimiter))]
+        ends = np.flatnonzero(ends_or_signs == _LINE_END)
+        require(np.diff(ends, prepend=-1))
         rows, size = rows + len(ends), size + len(block)
         require_room(columns.bytes_of(rows) + size, where)
         yield block
@@ -268,7 +271,7 @@ def _require_text(content: bytes, offset: int, where: str) -> None:
     if b"\0" in content:
         place = offset + content.index(b"\0")
         raise DataError(f"{where}: not UTF-8 text: a zero byte after {place} bytes")
-    if content.count(b"\r") != content.count(b"\r\n"):
+    if b"\r" in content and content.count(b"\r") != content.count(b"\r\n"):
         raise DataError(
             f"{where}: a carriage return without a line feed; end lines with a line feed"
         )
