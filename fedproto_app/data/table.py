@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Matrix, Stamps, common_step, look_like_times, stamps_of
+from fedproto_app.data.clock import Matrix, Stamps, look_like_times, sampling_step, stamps_of
 from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_of, value_of
 from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
@@ -236,8 +236,8 @@ class Table:
         places = self.unfolded_from.values
         names, count = [self.head.names[place] for place in places], len(places)
         whole = replace(self, texts=self.texts.iloc[::count])
-        rows, clients = whole._stamps_of_rows(unit), whole.clients()
-        if rows is None and (twice := clients.duplicated().to_numpy()).any():
+        rows, twice = whole._stamps_of_rows(unit), whole.clients().duplicated().to_numpy()
+        if rows is None and twice.any():
             raise DataError(
                 f"{self.where}: {whole.row_of(int(twice.argmax()))} continues a client of a row "
                 "before it, but no column holds times; name the columns that tell the rows apart "
@@ -247,13 +247,10 @@ class Table:
             of_names, _ = read_times(pd.Series(names), unit, "the header", str, self.where)
             return replace(of_names, times=np.tile(of_names.times, len(whole.texts)))
         if rows is None or rows.is_count:
-            starts = np.zeros(len(clients), dtype=np.int64)
-            if rows is not None:
-                starts = rows.times.astype("datetime64[s]").astype(np.int64)
-            steps = (starts * count)[:, None] + np.arange(count)
+            starts = np.zeros(len(twice), "M8[s]") if rows is None else rows.times.astype("M8[s]")
+            steps = (starts.astype(np.int64) * count)[:, None] + np.arange(count)
             return Stamps(steps.ravel().astype("datetime64[s]"), is_count=True)
-        by_client = clients.groupby(clients.to_numpy(), observed=True).indices.values()
-        step = common_step(np.unique(rows.times[places]) for places in by_client)
+        step = sampling_step(np.unique(rows.times))
         if step is None or step.astype(np.int64) % count:
             raise DataError(
                 f"{self.where}: data.unfold: {count} columns do not divide the distance of the "
@@ -442,18 +439,11 @@ def _encoded(column: Series, *, numbers: bool = False) -> Series:
     or numbers as it is, unless its numbers are wanted as texts."""
     import pandas as pd
 
-    if column.dtype == "category":
-        codes, texts = column.cat.codes.to_numpy(), column.cat.categories
-        order = pd.unique(codes[codes >= 0])
-        places = np.full(len(texts) + 1, -1)  # a missing cell has the code -1
-        places[order] = np.arange(len(order))
-        codes, texts = places[codes], texts[order]
-    elif column.dtype.kind in "Mmiufb" and not numbers:
-        return column
-    else:
-        if column.dtype.kind in "Mmiufb":
-            column = column.astype(str).where(column.notna())
-        codes, texts = pd.factorize(column)
+    if column.dtype.kind in "Mmiufb" and column.dtype != "category":
+        if not numbers:
+            return column
+        column = column.astype(str).where(column.notna())
+    codes, texts = pd.factorize(column)
     categories = pd.Categorical.from_codes(codes, pd.Index(texts).astype(str))
     return pd.Series(categories, index=column.index)
 
