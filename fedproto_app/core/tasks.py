@@ -45,8 +45,8 @@ _FORECASTING = TaskRecord(
     options=(
         *("period", "horizon", "close-window", "periodic-window", "train-share"),
         *("validation-share", "max-clients", "max-steps", "columns", "time-column"),
-        *("client-column", "time-unit"),
-        *("time-zone", "missing", "header", "delimiter", "decimal"),
+        *("client-column", "time-unit", "time-zone", "unfold", "missing", "missing-values"),
+        *("repeated", "sheet", "header", "delimiter", "decimal"),
         *("known", "covariates", "holidays"),
     ),
     first_method="kindred",

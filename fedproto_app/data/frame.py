@@ -24,6 +24,7 @@ from fedproto_app.data.table_source import (
     load_wide,
 )
 from fedproto_app.settings import DataSettings, settings_from
+from fedproto_app.settings.choice import text_of
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -75,7 +76,9 @@ def series_of_frame(
     head = Head(WHERE, names, time_place(names, flat))
 
     tables = TableFormat("frame", re.compile("$."), "", lambda *_: FrameFile(flat, WHERE, head))
-    choice: dict[str, object] = {"client-column": id_col, "time-column": time_col, "path": WHERE}
+    choice: dict[str, object] = {"path": WHERE}
+    choice |= {"client-column": [id_col]} if id_col else {}
+    choice |= {"time-column": [time_col]} if time_col else {}
     choice |= {"columns": [target_col]} if target_col else {}
     choice |= {"known": data.known, "covariates": data.covariates} if form.is_long else {}
     choice |= {"time-unit": form.unit}
@@ -105,7 +108,11 @@ def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> K
         tables = TableFormat(
             "frame", re.compile("$."), "", lambda *_: FrameFile(form.flat, WHERE, head)
         )
-        changes = {"client_column": id_col, "time_column": time_col, "time_unit": form.unit}
+        changes = {
+            "client_column": text_of([id_col] if id_col else []),
+            "time_column": text_of([time_col] if time_col else []),
+            "time_unit": form.unit,
+        }
         yield from load_covariates(settings.model_copy(update=changes), clock, tables)
 
     return KnownTable("the frame of the future", "future", read)

@@ -9,9 +9,11 @@ that a logger stamps a little late are rounded to the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import numpy as np
@@ -19,6 +21,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError, did_you_mean
 from fedproto_app.data.clock import Matrix, Stamps, Times, sampling_step
+from fedproto_app.settings.choice import Repeated
 
 RowName = Callable[[int], str]
 
@@ -41,23 +44,27 @@ class TimedRows:
     """Rows in the order of time.
 
     stamps: [T]. values: [T, N]. places: the place of each row in the file, [T]. notes: what a
-    person should know of how they were put in order. repeated: rows that came again with the same
-    values and are left out.
+    person should know of how they were put in order. counts: further notes with the number of rows
+    that each applies to, which `with_counts` adds over the clients.
     """
 
     stamps: Stamps
     values: Matrix
     places: NDArray[np.intp]
     notes: tuple[str, ...] = ()
-    repeated: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
 
 
-def note_on_repeated(rows: int) -> tuple[str, ...]:
-    """Return a note on so many rows that came again with the same values; none for 0."""
-    if not rows:
-        return ()
-    are, them = ("rows repeat others", "are") if rows > 1 else ("row repeats another", "is")
-    return (f"{rows} {are} with the same time and values and {them} left out",)
+def with_counts(rows: Mapping[str, TimedRows]) -> dict[str, TimedRows]:
+    """Return the rows of all clients of a file with its counts among their notes."""
+    counts: Counter[str] = Counter()
+    for of_client in rows.values():
+        counts.update(of_client.counts)
+    notes = tuple(f"{note}: {count:,}" for note, count in counts.items() if count)
+    return {
+        name: replace(of_client, notes=(*of_client.notes, *notes))
+        for name, of_client in rows.items()
+    }
 
 
 class TimeTwice(DataError):
@@ -81,13 +88,15 @@ def in_order(
     row: RowName = row_number,
     notes: tuple[str, ...] = (),
     places: NDArray[np.intp] | None = None,
+    repeated: Repeated = "refuse",
 ) -> TimedRows:
     """Return the rows of a client, or of a file of clients, in the order of time.
 
     stamps: [T] in the order of the file. values: [T, N]. places: of these rows in the file, [T];
     None: they are all of its rows. zone: of local times, such as Europe/Berlin, or "".
     where, row: names of the file and, by its place, of a row in messages. notes: on how the file
-    was read. Missing times stay for the clock to refuse.
+    was read. repeated: what becomes of rows of one time. Missing times stay for the clock to
+    refuse.
 
     Raises `TimeTwice` for a time with two values, and `DataError` for an unknown zone, and for a
     local time that the zone does not have, or has twice without a sign which of them it is.
@@ -116,22 +125,29 @@ def in_order(
             "values are averaged (data.time-zone keeps both)"
         )
         firsts = np.cumsum(counts) - counts
-        means = _means(rows.values, np.repeat(np.arange(len(unique)), counts), len(unique))
-        return TimedRows(_at(stamps, unique), means, rows.places[firsts], (*rows.notes, note))
-    return _each_time_once(rows, counts, where, row)
+        means = _of_groups(rows.values, counts, "mean")
+        in_file = rows.places[firsts]
+        return TimedRows(_at(stamps, unique), means, in_file, (*rows.notes, note), rows.counts)
+    return _each_time_once(rows, counts, where, row, repeated)
 
 
 def _each_time_once(
-    rows: TimedRows, counts: NDArray[np.intp], where: object, row: RowName
+    rows: TimedRows,
+    counts: NDArray[np.intp],
+    where: object,
+    row: RowName,
+    repeated: Repeated = "refuse",
 ) -> TimedRows:
     """Return each time once, if the values present agree; raise `TimeTwice` if they do not.
 
-    counts: the number of rows of each time, in the order of time.
+    counts: the number of rows of each time, in the order of time. repeated: what is done instead.
     """
     firsts = np.cumsum(counts) - counts
     lowest = np.fmin.reduceat(rows.values, firsts)
     wrong = lowest < np.fmax.reduceat(rows.values, firsts)
-    if wrong.any():
+    if repeated != "refuse":
+        lowest = np.where(wrong, _of_groups(rows.values, counts, repeated), lowest)
+    elif wrong.any():
         group, column = (int(place) for place in np.argwhere(wrong)[0])
         alike = np.arange(firsts[group], firsts[group] + counts[group])
         present = alike[np.isfinite(rows.values[alike, column])]
@@ -147,8 +163,19 @@ def _each_time_once(
             f"{more}{'' if rows.stamps.utc or rows.stamps.is_count else zone}",
             (first_row, second_row),
         )
-    times, repeated = rows.stamps.times[firsts], int((counts - 1).sum())
-    return TimedRows(_at(rows.stamps, times), lowest, rows.places[firsts], rows.notes, repeated)
+    contradicting = int((counts - 1)[wrong.any(axis=1)].sum())
+    counted = {
+        "rows left out that repeat the time and values of another": int((counts - 1).sum())
+        - contradicting,
+        f"rows with the time of another and other values, whose {repeated} is taken": contradicting,
+    }
+    return TimedRows(
+        _at(rows.stamps, rows.stamps.times[firsts]),
+        lowest,
+        rows.places[firsts],
+        rows.notes,
+        rows.counts | counted,
+    )
 
 
 def _rounded(rows: TimedRows) -> TimedRows:
@@ -175,12 +202,14 @@ def _rounded(rows: TimedRows) -> TimedRows:
     kept, notes = ~stray, rows.notes
     if count := int(stray.sum()):
         first = times[int(stray.argmax())].item()
-        rows_lie = "rows that lie" if count > 1 else "a row that lies"
-        notes = (*notes, f"left out: {rows_lie} between the steps, without a value, at {first}")
-    if (late[kept] != np.timedelta64(0)).any():
-        notes = (*notes, f"times a little off the step of {step.item()} are rounded to it")
+        notes = (*notes, f"rows left out between the steps, without a value: {count}, at {first}")
+    rounded = int((late[kept] != np.timedelta64(0)).sum())
     return TimedRows(
-        _at(rows.stamps, (times - late)[kept]), rows.values[kept], rows.places[kept], notes
+        _at(rows.stamps, (times - late)[kept]),
+        rows.values[kept],
+        rows.places[kept],
+        notes,
+        {f"times a little off the step of {step.item()} that are rounded to it": rounded},
     )
 
 
@@ -188,13 +217,12 @@ def _at(stamps: Stamps, times: Times) -> Stamps:
     return replace(stamps, times=times)
 
 
-def _means(values: Matrix, groups: NDArray[np.intp], count: int) -> Matrix:
-    """Return the mean of the present values of each group of rows, [count, N]."""
-    present = np.isfinite(values)
-    sums, numbers = np.zeros((2, count, values.shape[1]))
-    np.add.at(sums, groups, np.where(present, values, 0.0))
-    np.add.at(numbers, groups, present)
-    return np.divide(sums, numbers, out=np.full_like(sums, np.nan), where=numbers > 0)
+def _of_groups(values: Matrix, counts: NDArray[np.intp], take: Literal["mean", "last"]) -> Matrix:
+    """Return the mean or last present value of each group of rows. counts: rows in each group."""
+    import pandas as pd
+
+    groups = pd.DataFrame(values).groupby(np.repeat(np.arange(len(counts)), counts))
+    return groups.agg(take).to_numpy()
 
 
 def _hours_twice(unique: Times, counts: NDArray[np.intp]) -> Times | None:

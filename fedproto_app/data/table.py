@@ -7,27 +7,37 @@ held as text and as numbers at once.
 from __future__ import annotations
 
 import re
+import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Matrix, Stamps, is_period, look_like_times, stamps_of
-from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_of
+from fedproto_app.data.clock import (
+    Matrix,
+    Stamps,
+    is_period,
+    look_like_times,
+    sampling_step,
+    stamps_of,
+)
+from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_of, value_of
 from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.choice import Decimal, KnownColumn, TimeUnit
+from fedproto_app.settings.choice import Choice, Decimal, KnownColumn, TimeUnit
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 INDEX = "__index_level_0__"  # pandas' name in Parquet files for an index without a name
 TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "date time", "ds"})
+PARTS_OF_TIME = ("year", "month", "day", "hour", "minute", "second")
 MISSING = [
     *("", "?", "NA", "N/A", "n/a", "#NA", "#N/A", "#N/A N/A", "<NA>", "NULL", "Null", "null"),
     *("NaN", "nan", "-NaN", "-nan", "None", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
@@ -42,6 +52,7 @@ _TEXT_BYTES = 200  # of a time or a client's name, while it is read
 _MOST_COMPARED = 1000  # cells that show whether a column holds texts
 _MOST_FAULTS = 1000  # cells that are no numbers, after which the file is refused
 
+_COMMENTS = ("#", "%", "//")
 _MOST_BELOW_NAMES = 3  # lines below the names before the first values, such as units
 _FAR_LARGER = 10  # times: a number in the first line is a name if all below are smaller by this
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
@@ -50,7 +61,6 @@ _TOTALS = {
     *("summe", "gesamt", "gesamtsumme"),
 }
 _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
-_FRACTION = re.compile(r"[+-]?(\d+[.,]\d*|[.,]\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,9 @@ class Head:
     """The column names of a file, before the columns are read.
 
     times: the place of the column that looks like a time column, None without one. rows: the number
-    of rows before the first row of values. notes: what a person should know of the header. index:
-    the place of a column without a name that only numbers the rows, as pandas writes it.
+    of rows before the first row of values, and above: of those before the names. notes: what a
+    person should know of the header. index: the place of a column without a name that only numbers
+    the rows, as pandas writes it.
     """
 
     where: str
@@ -68,6 +79,7 @@ class Head:
     rows: int = 0
     notes: tuple[str, ...] = ()
     index: int | None = None
+    above: int = 0
 
     def place(self, name: str, key: str) -> int:
         """Return the place of the column that ``data.<key>`` names, or would."""
@@ -76,19 +88,42 @@ class Head:
             raise DataError(f"data.{key}: {self.where} has {count} columns {name!r}; rename them")
         return self.names.index(name)
 
+    def time(self, choice: Choice) -> int | None:
+        """Return the place of the (first) column of times, None without one."""
+        return (
+            self.place(choice.time_columns[0], "time-column") if choice.time_columns else self.times
+        )
+
+    def joined(self, choice: Choice) -> dict[int, list[int]]:
+        """Return the places of the columns that are joined, by the place of the first of them."""
+        joined = {}
+        for key, names in (("time", choice.time_columns), ("client", choice.client_columns)):
+            parts = [name.lower() for name in names]
+            if len(parts) < 2:
+                continue
+            if set(parts) <= set(PARTS_OF_TIME) and parts != list(PARTS_OF_TIME[: len(parts)]):
+                raise DataError(
+                    f"data.{key}-column = {','.join(names)!r}: expected the order year, month, "
+                    "day, hour, minute, second, without a gap"
+                )
+            places = [self.place(name, f"{key}-column") for name in names]
+            joined[places[0]] = places
+        return joined
+
 
 @dataclass(frozen=True)
 class Columns:
     """Which columns of a table are read, by place.
 
     values: numbers. known: the columns that are known in advance; those of numbers are the last of
-    `values`, and the others are read as texts.
+    `values`, and the others are read as texts. joined: as `Head.joined` gives them.
     """
 
     values: list[int]
     times: int | None = None
     clients: int | None = None
     known: Mapping[int, KnownColumn] = field(default_factory=dict)
+    joined: Mapping[int, list[int]] = field(default_factory=dict)
 
     @property
     def targets(self) -> list[int]:
@@ -99,7 +134,11 @@ class Columns:
     def texts(self) -> list[int]:
         """The columns that are read as texts."""
         rest = [place for place in self.known if place not in self.values]
-        return [*(place for place in (self.times, self.clients) if place is not None), *rest]
+        return [*self.parts(self.times), *self.parts(self.clients), *rest]
+
+    def parts(self, place: int | None) -> list[int]:
+        """Return the places of the columns that are joined into this one, itself among them."""
+        return [] if place is None else self.joined.get(place, [place])
 
     @property
     def read(self) -> list[int]:
@@ -126,7 +165,7 @@ class Table:
     texts: the times and clients, by place in the file. values: [T, N], NaN where missing or faulty.
     row, first: the word for a row in messages ("line" in a text file) and the number of the first
     row. notes: what a person should know of how the file was read. delimiter, decimal: the signs
-    between cells and in numbers.
+    between cells and in numbers. unfolded_from: the columns whose values now stand in rows.
     """
 
     head: Head
@@ -139,6 +178,7 @@ class Table:
     notes: tuple[str, ...] = ()
     delimiter: str = ","
     decimal: str = "."
+    unfolded_from: Columns | None = None
 
     @property
     def where(self) -> str:
@@ -153,12 +193,16 @@ class Table:
     @property
     def column_names(self) -> ColumnNames:
         """Names of the columns of times, clients and, in the long form, values; the signs."""
-        places = self.columns.times, self.columns.clients
-        times, clients = ("" if place is None else self.head.names[place] for place in places)
+        times, clients = map(self.title, (self.columns.times, self.columns.clients))
         is_unnamed = times == INDEX
         values = self.names[0] if clients and self.names else ""
         names = "" if is_unnamed else times, values, clients
         return ColumnNames(*names, self.delimiter, self.decimal)
+
+    def title(self, place: int | None) -> str:
+        """Return the name of a column, joined if it is; "" for None."""
+        sign = "/" if place == self.columns.clients else " "
+        return sign.join(self.head.names[part] for part in self.columns.parts(place))
 
     def row_of(self, place: int) -> str:
         """Return the name of a row in messages, by its place in the table."""
@@ -178,35 +222,116 @@ class Table:
                 )
         return self.values
 
+    def unfolded(self) -> Table:
+        """Return the table with a row for each of its values, which follow each other in time."""
+        values = self.numbers()
+        count = values.shape[1]
+        return replace(
+            self,
+            texts=self.texts.loc[self.texts.index.repeat(count)],
+            values=values.reshape(-1, 1),
+            columns=replace(self.columns, values=self.columns.values[:1]),
+            unfolded_from=self.columns,
+        )
+
     def stamps(self, unit: TimeUnit) -> Stamps | None:
         """Return the times of the rows [T], None without a time column."""
+        import pandas as pd
+
+        if self.unfolded_from is None:
+            return self._stamps_of_rows(unit)
+        places = self.unfolded_from.values
+        names, count = [self.head.names[place] for place in places], len(places)
+        whole = replace(self, texts=self.texts.iloc[::count])
+        rows, twice = whole._stamps_of_rows(unit), whole.clients().duplicated().to_numpy()
+        if rows is None and twice.any():
+            raise DataError(
+                f"{self.where}: {whole.row_of(int(twice.argmax()))} continues a client of a row "
+                "before it, but no column holds times; name the columns that tell the rows apart "
+                "with data.client-column, or that of the times with data.time-column"
+            )
+        if rows is None and all(map(is_date, names)):
+            of_names, _ = read_times(pd.Series(names), unit, "the header", str, self.where)
+            return replace(of_names, times=np.tile(of_names.times, len(whole.texts)))
+        if rows is None or rows.is_count:
+            starts = np.zeros(len(twice), "M8[s]") if rows is None else rows.times.astype("M8[s]")
+            steps = (starts.astype(np.int64) * count)[:, None] + np.arange(count)
+            return Stamps(steps.ravel().astype("datetime64[s]"), is_count=True)
+        step = sampling_step(np.unique(rows.times))
+        if step is None or step.astype(np.int64) % count:
+            raise DataError(
+                f"{self.where}: data.unfold: {count} columns do not divide the distance of the "
+                f"rows, {'unknown' if step is None else step.item()}, into equal steps"
+            )
+        times = rows.times[:, None] + np.arange(count) * (step // count)
+        note = f"{count} columns are read as values {(step // count).item()} apart"
+        return replace(rows, times=times.ravel(), notes=(*rows.notes, note))
+
+    def _stamps_of_rows(self, unit: TimeUnit) -> Stamps | None:
+        import pandas as pd
+
         place = self.columns.times
         if place is None:
             return None
-        name = self.head.names[place]
+        # Each text is looked at once, as most times come once for each client.
+        name, column = self.title(place), _encoded(self.texts[place], numbers=unit == "excel")
         title = f"column {name!r}" if name else "the first column (without a name: the times)"
-        return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
+        if column.dtype != "category" or column.isna().any():
+            return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
+        texts, codes = pd.Series(column.cat.categories), column.cat.codes.to_numpy()
+
+        def row_of(place: int) -> str:
+            return self.row_of(int((codes == place).argmax()))
+
+        stamps, is_24 = read_times(texts, unit, title, row_of, self.where)
+        times, notes = stamps.times, stamps.notes
+        if unit == "excel":
+            day = times[codes[0]].item()
+            notes = (*notes, f"{title} holds Excel's days: {texts[codes[0]]} is {day}")
+        if count := int(is_24[codes].sum()):
+            notes = (*notes, f"times at 24:00, read as 00:00 of the next day: {count:,}")
+        return replace(stamps, times=times[codes], notes=notes)
 
     def clients(self) -> Series:
-        """Return the client of each row, [T]; "" without a column of clients."""
+        """Return the client of each row as categories, [T]; "" without a column of clients."""
         import pandas as pd
 
         if self.columns.clients is None:
-            return pd.Series("", index=self.texts.index, dtype=str)
-        column = self.texts[self.columns.clients]
-        empty = column.isna() | (column.astype(str).str.strip() == "")
+            return pd.Series("", index=self.texts.index, dtype="category")
+        written = self.written_clients()
+        names = written.cat.categories.map(client_name)
+        codes = written.cat.codes.to_numpy()
+        empty = np.append(names == "", True)[codes]  # a missing cell has the code -1
         if empty.any():
-            row = self.row_of(int(empty.to_numpy().argmax()))
-            name = self.head.names[self.columns.clients]
-            raise DataError(f"{self.where}: column {name!r}, {row}: no client is named")
-        # "North " is North, and an accent may be a character of its own or not.
-        return column.astype(str).str.strip().str.normalize("NFC")
+            row = self.row_of(int(empty.argmax()))
+            title = self.title(self.columns.clients)
+            raise DataError(f"{self.where}: column {title!r}, {row}: no client is named")
+        groups, unique_names = pd.factorize(names)
+        categories = pd.Categorical.from_codes(groups[codes], unique_names)
+        return pd.Series(categories, index=written.index)
 
     def written_clients(self) -> Series:
-        """Return the client of each row as the file writes it, [T]."""
+        """Return the client of each row as the file writes it, as categories, [T]."""
         if self.columns.clients is None:
             return self.clients()
-        return self.texts[self.columns.clients].astype(str)
+        return _encoded(self.texts[self.columns.clients], numbers=True)
+
+
+def read_times(
+    texts: Series, unit: TimeUnit, title: str, row: Callable[[int], str], where: str
+) -> tuple[Stamps, NDArray[np.bool_]]:
+    """Return `stamps_of` these texts [T], and which of them are at 24:00, the next day's 00:00."""
+    is_24: NDArray[np.bool_] = texts.str.contains("[T ]24:00", regex=True).to_numpy(dtype=bool)
+    if not is_24.any():
+        return stamps_of(texts, unit, title, row, where), is_24
+    texts = texts.mask(is_24, texts.str.replace("([T ])24:", r"\g<1>00:", regex=True))
+    stamps = stamps_of(texts, unit, title, row, where)
+    return replace(stamps, times=stamps.times + is_24 * np.timedelta64(1, "D")), is_24
+
+
+def client_name(written: str) -> str:
+    """Return the name of a client: "North " is North, and an accent may be a character or not."""
+    return unicodedata.normalize("NFC", written.strip())
 
 
 class TableFile(ABC):
@@ -231,8 +356,8 @@ class TableFile(ABC):
         rows take more memory than they may (`require_room`).
         """
 
-    def read(self, columns: Columns) -> Table:
-        """Read these columns.
+    def read(self, columns: Columns, missing_values: Sequence[str] = ()) -> Table:
+        """Read these columns. missing_values: numbers and texts that mean a missing value.
 
         Raises `DataError` if the cells do not show how numbers are written, or contradict each
         other, and if hardly a cell is a number.
@@ -241,22 +366,22 @@ class TableFile(ABC):
 
         notes = self.head.notes
         style: Style = "plain" if self.decimal == "auto" else self.decimal
-        values, texts, faults = self._read(columns, style)
+        values, texts, faults, count = self._read(columns, style, missing_values)
         if faults and self.decimal == "auto":
             cells = (block[p] for block in self.blocks(columns, "texts") for p in columns.values)
             style, note = style_of(cells, self._row_name, self.head.where)
             notes = (*notes, note) if note else notes
             rows = len(values)
-            values, texts, faults = self._read(columns, style)
+            values, texts, faults, count = self._read(columns, style, missing_values)
             if len(faults) <= _MOST_FAULTS and rows != len(values):
                 raise DataError(f"{self.head.where}: changed while it was read")
-        frame = pd.DataFrame(index=pd.RangeIndex(len(values)))
-        for place in columns.texts:
-            frame[place] = pd.concat([block[place] for block in texts])
+        if missing_values:
+            listed = ", ".join(missing_values)
+            notes = (*notes, f"cells with {listed} that are read as missing values: {count:,}")
         table = Table(
             self.head,
             columns,
-            frame,
+            pd.DataFrame({p: _whole(t) for p, t in texts.items()}, pd.RangeIndex(len(values))),
             values,
             tuple(faults),
             self.row,
@@ -267,7 +392,7 @@ class TableFile(ABC):
         )
         if len(faults) > _MOST_FAULTS:
             table.numbers()
-        return _without_totals(table)
+        return _joined(_without_totals(table))
 
     def of_texts(self, places: Sequence[int]) -> set[int]:
         """Return which of these columns hold texts: under 90% of their first cells are numbers."""
@@ -279,29 +404,65 @@ class TableFile(ABC):
     def _row_name(self, number: int) -> str:
         return f"{self.row} {self.first + number}"
 
-    def _read(self, columns: Columns, style: Style) -> tuple[Matrix, list[DataFrame], list[Fault]]:
-        """Return the values [T, N], the blocks of texts, and the cells that are no numbers.
+    def _read(
+        self, columns: Columns, style: Style, missing_values: Sequence[str]
+    ) -> tuple[Matrix, dict[int, list[Series]], list[Fault], int]:
+        """Return the values [T, N], the blocks of each column of texts, the cells that are no
+        numbers, and how many cells hold a value that means a missing one.
 
-        Stops after `_MOST_FAULTS` of these.
+        Stops after `_MOST_FAULTS` faults.
         """
         parts: list[Matrix] = []
-        texts: list[DataFrame] = []
+        texts: dict[int, list[Series]] = {place: [] for place in columns.texts}
         faults: list[Fault] = []
-        rows = 0
+        values = (value_of(cell, "point") for cell in missing_values)
+        codes = [value for value in values if value is not None]
+        count = 0
         for block in self.blocks(columns, style):
-            part = np.empty((len(block), len(columns.values)))
+            part = np.empty((len(block), len(columns.values)), order="F")
             for position, place in enumerate(columns.values):
-                part[:, position], wrong = numbers_in(block[place], style)
-                faults += [
-                    Fault(rows + int(number), place, str(block[place].iloc[number]))
-                    for number in np.flatnonzero(wrong)[:_MOST_FAULTS]
-                ]
+                column = block[place]
+                part[:, position], wrong = numbers_in(column, style)
+                if wrong.any():
+                    cells = column[wrong].astype(str).str.strip()
+                    count += int(cells.isin(missing_values).sum())
+                    wrong_cells = cells[~cells.isin([*MISSING, *missing_values])][:_MOST_FAULTS]
+                    rows = wrong_cells.index.to_list()
+                    faults += [Fault(*pair) for pair in zip(rows, repeat(place), wrong_cells)]
+            if codes:
+                is_code = np.isin(part, codes)
+                count += int(is_code.sum())
+                part[is_code] = np.nan
             parts.append(part)
-            texts.append(block[columns.texts])
-            rows += len(block)
+            for place, blocks in texts.items():
+                blocks.append(_encoded(block[place], numbers=place in columns.joined))
             if len(faults) > _MOST_FAULTS:
                 break
-        return np.concatenate(parts), texts, faults
+        return np.concatenate(parts), texts, faults, count
+
+
+def _encoded(column: Series, *, numbers: bool = False) -> Series:
+    """Return a column of texts as categories in the order of their first rows; a column of times
+    or numbers as it is, unless its numbers are wanted as texts."""
+    import pandas as pd
+
+    if column.dtype.kind in "Mmiufb" and column.dtype != "category":
+        if not numbers:
+            return column
+        column = column.astype(str).where(column.notna())
+    codes, texts = pd.factorize(column)
+    categories = pd.Categorical.from_codes(codes, pd.Index(texts).astype(str))
+    return pd.Series(categories, index=column.index)
+
+
+def _whole(blocks: list[Series]) -> Series:
+    """Return the joined blocks of a column, with a new index."""
+    import pandas as pd
+    from pandas.api.types import union_categoricals
+
+    if all(block.dtype == "category" for block in blocks):
+        return pd.Series(union_categoricals(blocks))
+    return pd.concat(blocks, ignore_index=True)
 
 
 def _holds_texts(column: Series) -> bool:
@@ -363,6 +524,53 @@ def _without_totals(table: Table) -> Table:
     return replace(kept, notes=(*table.notes, note))
 
 
+def _joined(table: Table) -> Table:
+    """Return the table with its joined columns, such as a date and the time of the day."""
+    import pandas as pd
+
+    texts, notes = table.texts, table.notes
+    for first, places in table.columns.joined.items():
+        columns = [texts[place] for place in places]
+        codes = [column.cat.codes.to_numpy(dtype=np.int64) + 1 for column in columns]
+        flat = np.ravel_multi_index(codes, [int(of_column.max()) + 1 for of_column in codes])
+        groups, is_new = pd.factorize(flat)[0], ~pd.Series(flat).duplicated().to_numpy()
+        new_cells = [column[is_new].astype(object).fillna("").str.strip() for column in columns]
+        cells = list(zip(*new_cells, strict=True))
+        is_client = first == table.columns.clients
+        join = client_of_parts if is_client else time_of_parts
+        joined = [join(row) if all(row) else None for row in cells]
+        if is_client and len(set(joined)) < len(set(cells)):
+            raise DataError(
+                f"{table.where}: different cells of {table.title(first)!r} give the same client "
+                "when they are joined with a slash"
+            )
+        joined_cells = pd.Series(joined, dtype=object)[groups].set_axis(texts.index)
+        texts = texts.drop(columns=places)
+        texts[first] = _encoded(joined_cells)
+        names = " and ".join(repr(table.head.names[place]) for place in places)
+        become = "names of the clients" if is_client else "times"
+        notes = (*notes, f"{names} are joined into {become}, such as {joined[0]!r}")
+    return replace(table, texts=texts, notes=notes)
+
+
+def client_of_parts(cells: Sequence[str]) -> str:
+    """Return the client that several cells name together."""
+    return "/".join(cells)
+
+
+def time_of_parts(cells: Sequence[str]) -> str:
+    """Return the time that is written in several cells: a date and a time of the day or an hour,
+    or a year, a month, and so on to seconds."""
+    first, *rest = (re.sub(r"^(\d+)\.0$", r"\1", cell) for cell in cells)
+    if re.fullmatch(r"\d{4}", first):
+        numbers = [part.zfill(2) for part in (first, *rest)]
+        clock = [*numbers[3:], "00"] if len(numbers) == 4 else numbers[3:]
+        return " ".join(filter(None, ("-".join(numbers[:3]), ":".join(clock))))
+    if len(rest) == 1 and re.fullmatch(r"\d{1,2}", rest[0]):
+        rest = [f"{rest[0].zfill(2)}:00"]
+    return " ".join([re.sub(r"[T ]00:00:00(\.0+)?$", "", first), *rest])
+
+
 def require_named(names: Iterable[str], where: str) -> None:
     """Raise `DataError` if a column of values has no name, or two have the same name."""
     unique_names: set[str] = set()
@@ -380,13 +588,15 @@ def require_few_columns(count: int, where: str, noun: str = "columns") -> None:
         raise DataError(f"{where}: {count:,} {noun}, more than {MOST_COLUMNS:,}; cut the file")
 
 
-def value_columns(head: Head, time_column: str, chosen: Sequence[str], key: str) -> Columns:
+def value_columns(head: Head, choice: Choice, chosen: Sequence[str], key: str) -> Columns:
     """Return the time column and the value columns of a table without other columns.
 
     chosen: names of the value columns to read, from ``data.<key>``; empty: all.
     """
-    times = head.place(time_column, "time-column") if time_column else head.times
-    candidates = [place for place in range(len(head.names)) if place not in (times, head.index)]
+    times = head.time(choice)
+    columns = Columns([], times, joined=head.joined(replace(choice, client_columns=())))
+    used = (*columns.parts(times), head.index)
+    candidates = [place for place in range(len(head.names)) if place not in used]
     require_available(
         chosen, [head.names[place] for place in candidates], key, "column", head.where
     )
@@ -394,7 +604,7 @@ def value_columns(head: Head, time_column: str, chosen: Sequence[str], key: str)
     if not values:
         raise DataError(f"{head.where}: a time column, but no column of values")
     require_named((head.names[place] for place in values), head.where)
-    return Columns(values, times)
+    return replace(columns, values=values)
 
 
 def head_of(
@@ -405,60 +615,66 @@ def head_of(
     row, first_row: the word for a row in messages, and the number of the first of them. Raises
     `DataError` if the first row may be names or values, or if there are too many columns.
     """
-    first = rows[0]
+    above = rows_above(rows, settings.header, where, first_row)
+    notes = tuple[str, ...]()
+    if above:
+        last = first_row + above - 1
+        numbers = f"{row}s {first_row} to {last}" if above > 1 else f"{row} {last}"
+        notes = (f"left out above the names of the columns: {numbers}",)
+    first, rows = rows[above], rows[above:]
     require_few_columns(len(first), where)
-    if settings.header == "auto" and (line := header_line(rows)):
-        values = next(n for n, cells in enumerate(rows[line:], line + 1) if _holds_values(cells))
-        apart = values > line + 1
-        begin = f", and the values in {row} {values + first_row - 1}" if apart else ""
-        raise DataError(
-            f"{where}: {row} {first_row} does not name the columns: their names seem to stand in "
-            f"{row} {line + first_row - 1}{begin}; delete the {row}s above the names"
-            f"{' and below them' if apart else ''}"
-        )
-    has_header = settings.header == "true"
-    if settings.header == "auto":
+    if settings.header == "auto" and not above and not settings.unfold:
         is_certain = len(rows) < 2 or has_names(rows, settings.decimal)
         if not is_certain and any(first):
             raise DataError(
                 f"{where}: line 1 has values where names are expected ({', '.join(first[:5])}); "
                 "set data.header = false if the file has no header, true if these are names"
             )
-        has_header = True
-    if not has_header:
+    if settings.header == "false":
         times = 0 if len(first) > 1 and look_like_times([row[0] for row in rows]) else None
         return Head(where, numbered(len(first)), times)
-    above, notes = 1, tuple[str, ...]()
-    if has_units(rows):
-        units = ", ".join(filter(None, rows[1][:LOOKED_AT]))
-        above, notes = 2, (f"the row below the header is taken for units: {units}",)
+    units = unit_rows(rows)
+    if units:
+        texts = ", ".join(filter(None, rows[1][:LOOKED_AT]))
+        taken = "rows below the header are" if units > 1 else "row below the header is"
+        notes = (*notes, f"the {taken} taken for units: {texts}")
+    in_all = above + 1 + units
     named = [place for place, name in enumerate(first) if name.lower() in TIME_NAMES]
-    if (
-        first[0].lower() in UNNAMED
-        and len(first) > 1
-        and number_rows([row[0] for row in rows[above:]])
-    ):
+    is_unnamed = first[0].lower() in UNNAMED and len(first) > 1
+    if is_unnamed and number_rows([row[0] for row in rows[1 + units :]]):
         # Without another column of times, or with one that is set, it may still be the time.
         times = named[0] if named else 0
         index = None if not named and not settings.time_column else 0
-        return Head(where, first, times, above, notes, index)
+        return Head(where, first, times, in_all, notes, index, above)
     times = 0 if 0 in named or not first[0] else None
-    return Head(where, first, times, above, notes)
+    return Head(where, first, times, in_all, notes, None, above)
 
 
-def header_line(rows: list[list[str]]) -> int:
-    """Return the number of the line that names the columns, if it is not the first, else 0.
+def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 1) -> int:
+    """Return how many rows stand above the names of the columns.
 
-    Titles, comments and a logger's own lines stand above it: the first line then has fewer cells
-    with a text than the table, or more.
+    header: of ``data.header``; a number is that of the row with the names, the first of `rows` has
+    the number first_row. With "auto", titles, comments and a logger's own lines may stand above the
+    names: the first row then has fewer cells with a text than the table, or more.
     """
+    if header.isdecimal():
+        if not first_row <= int(header) < first_row + len(rows):
+            raise DataError(
+                f"data.header = {header}: the names of the columns of {where} are expected among "
+                f"its rows {first_row} to {first_row + len(rows) - 1}"
+            )
+        return int(header) - first_row
+    if header != "auto":
+        return 0
     width = len(_filled(rows[-1]))
     if len(rows[0]) == len(rows[-1]) and len([cell for cell in rows[0] if cell]) >= width - 1:
         return 0
-    for number, row in enumerate(rows[1:-1], 2):
-        are_names = [not (is_number(cell) or is_date(cell)) for cell in row]
+    for number, row in enumerate(rows[1:-1], 1):
+        if row[0].startswith(_COMMENTS):
+            continue
+        are_names = [not _is_written_value(cell) for cell in row]
         is_header = len(_filled(row)) == width > 1 and all(are_names) and all(row[1:width])
-        if is_header and any(map(_holds_values, rows[number : number + _MOST_BELOW_NAMES])):
+        if is_header and any(map(_holds_values, rows[number + 1 :][:_MOST_BELOW_NAMES])):
             return number
     return 0
 
@@ -480,18 +696,23 @@ def number_rows(cells: Sequence[str]) -> bool:
     return numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
 
 
-def has_units(rows: list[list[str]]) -> bool:
-    """Return whether the second of these rows holds units, such as kW, between names and values.
+def unit_rows(rows: list[list[str]]) -> int:
+    """Return how many rows of units, such as kW, or the like stand between names and values.
 
-    It holds no number, no date and nothing that comes again below, and a text above numbers.
+    They hold no number and no date; the last holds nothing that comes again below, and a text above
+    numbers.
     """
-    units, below = rows[1] if len(rows) > 1 else [], rows[2:]
-    if not below or any(is_number(cell) or is_date(cell) for cell in units):
-        return False
-    columns = list(zip(units, zip(*below, strict=False), strict=False))
+    below = rows[1 : 2 + _MOST_BELOW_NAMES]
+    count = next((n for n, row in enumerate(below) if any(map(_is_written_value, row))), 0)
+    columns = list(zip(rows[count], zip(*rows[count + 1 :], strict=False), strict=False))
     if any(unit not in MISSING and unit in column for unit, column in columns):
-        return False
-    return any(unit not in MISSING and _are_numbers(column) for unit, column in columns)
+        return 0
+    is_above_numbers = any(unit not in MISSING and _are_numbers(cells) for unit, cells in columns)
+    return count if is_above_numbers else 0
+
+
+def _is_written_value(cell: str) -> bool:
+    return is_number(cell) or is_date(cell)
 
 
 def _are_numbers(cells: Sequence[str]) -> bool:
@@ -542,12 +763,12 @@ def is_clock_time(cell: str) -> bool:
 
 def is_fraction(cell: str) -> bool:
     """Return whether the cell is a number with a decimal sign or an exponent."""
-    return _FRACTION.fullmatch(cell) is not None
+    return is_number(cell) and not set(cell).isdisjoint(".,eE")
 
 
 def _is_value(cell: str) -> bool:
     """Return whether a cell is empty or a whole number, so perhaps not a name."""
-    return cell in MISSING or re.fullmatch(r"[+-]?\d+", cell) is not None
+    return cell in MISSING or (is_number(cell) and not is_fraction(cell))
 
 
 def numbered(count: int) -> list[str]:

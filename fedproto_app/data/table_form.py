@@ -16,24 +16,26 @@ import numpy as np
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import (
-    EXCEL_EPOCH,
     YEARS,
     are_years,
     counts_excel_days,
     look_like_times,
-    stamps_of,
 )
 from fedproto_app.data.format import Answers, Changes
 from fedproto_app.data.number_styles import Style, is_number, value_of
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.data.table import (
     MISSING,
+    PARTS_OF_TIME,
     TIME_NAMES,
     UNNAMED,
+    client_of_parts,
     is_clock_time,
     is_date,
     is_fraction,
     number_rows,
+    read_times,
+    time_of_parts,
 )
 from fedproto_app.data.table_source import CLIENT_NAMES, MOST_TEXTS, VALUE_NAMES
 from fedproto_app.settings.choice import known_in, names_in, text_of
@@ -49,12 +51,11 @@ class Question(DataError):
 
 _MOST_NAMED = 12  # columns listed in a line for a person
 _NO_NUMBER = {text.lower() for text in MISSING} | {"inf", "-inf"}
-_PARTS = ("year", "month", "day", "hour", "minute", "second")  # as pandas joins them
 # Names of columns that belong to a row's time, place or number, and are hardly ever a client.
 _NOT_CLIENTS = (
-    {*_PARTS, *YEARS, "mnth", "hr", "quarter", "week", "weekday", "dayofweek", "day_of_week"}
-    | {"dow", "dayofyear", "day_of_year", "doy", "hour_of_day", "holiday", "is_holiday", "weekend"}
-    | {"monat", "tag", "stunde", "quartal", "woche", "wochentag", "feiertag"}
+    {*PARTS_OF_TIME, *YEARS, "mnth", "hr", "quarter", "week", "weekday", "dayofweek", "dow"}
+    | {"day_of_week", "dayofyear", "day_of_year", "doy", "hour_of_day", "holiday", "is_holiday"}
+    | {"weekend", "monat", "tag", "stunde", "quartal", "woche", "wochentag", "feiertag"}
     | {"lat", "lon", "lng", "long", "latitude", "longitude", "altitude", "elevation"}
     | {"label", "class", "id", "index", "no", "row", "nr"}
 )
@@ -70,12 +71,18 @@ _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 class Column:
     """The cells of a column in the first rows, and in the last ones of a longer table.
 
-    name: "" if it has none.
+    name: "" if it has none. parts: the names of the columns that are joined into this one.
     """
 
     name: str
     cells: list[str]
     last: list[str] = field(default_factory=list)
+    parts: tuple[str, ...] = ()
+
+    @property
+    def setting(self) -> str:
+        """The column as a setting names it."""
+        return text_of(self.parts or [self.name])
 
     @property
     def is_number(self) -> bool:
@@ -169,8 +176,16 @@ class _Decision:
     def form(self) -> Form:
         """Return the form; see `form_of`."""
         self._leave_index_out()
-        times = self._times()
+        if unfold := names_in(str(self.answers.get("data.unfold", ""))):
+            names = _names(self.columns)
+            require_available(unfold, names, "unfold", "column", self.where)
+            first, last = map(names.index, unfold)
+            self.columns = self.columns[:first] + self.columns[last + 1 :]
+        times = self._times() if self.columns else None
         client = self._client(times)
+        if unfold:
+            self._name(client, times)
+            return Form("long", self.settings, notes=tuple(self.notes))
         if client is not None and times is None:
             self._require_no_series_in_rows(self._except(client))
             self.ask(
@@ -185,12 +200,29 @@ class _Decision:
         return [column for column in self.columns if all(column is not other for other in used)]
 
     def _chosen(self, key: str) -> Column | None:
-        """Return the column that the person named by this setting, None without the setting."""
-        if not (name := str(self.answers.get(key, ""))):
+        """Return the column that the person named by this setting, None without the setting.
+
+        Several columns are replaced by the one into which they are joined.
+        """
+        if not (chosen := names_in(str(self.answers.get(key, "")))):
             return None
         names = [column.name for column in self.columns]
-        require_available([name], names, key.removeprefix("data."), "column", self.where)
-        return self.columns[names.index(name)]
+        require_available(chosen, names, key.removeprefix("data."), "column", self.where)
+        columns = [self.columns[names.index(name)] for name in chosen]
+        if len(columns) == 1:
+            return columns[0]
+        return self._join(columns, client_of_parts if "client" in key else time_of_parts)
+
+    def _join(self, columns: Sequence[Column], join: Callable[[Sequence[str]], str]) -> Column:
+        cells, last = (
+            [join(row) for row in zip(*parts, strict=True)]
+            for parts in ([c.cells for c in columns], [c.last for c in columns])
+        )
+        names = tuple(column.name for column in columns)
+        joined = Column(text_of(names), cells, last, names)
+        self.columns = [joined, *self._except(*columns)]
+        self.first = self.columns[0]
+        return joined
 
     def _leave_index_out(self) -> None:
         """Drop a first column that only numbers the rows, if another column holds the times."""
@@ -202,24 +234,20 @@ class _Decision:
             self.left_out.append("the first column has no name and numbers the rows: left out")
 
     def _times(self) -> Column | None:
-        times = self._chosen("data.time-column") or _usual_times(self.columns)
-        self._require_whole_time(times)
+        times = self._chosen("data.time-column")
+        if times is None:
+            times = self._joined_times() or _usual_times(self.columns)
         if times is None and not self.answers.get("data.clients"):
             times = self._counted_times()
         if times is None:
             return None
         is_usual = times.name.lower() in {*TIME_NAMES, ""}
         unit = str(self.answers.get("data.time-unit", ""))
-        if times.is_time or unit:
+        if times.is_time or times.parts or unit:
             return times
         looks_daily = is_usual or any(map(is_fraction, times.cells)) or _is_called_date(times)
         if looks_daily and counts_excel_days(_ordered(times.cells)):
             self.settings["data.time-unit"] = "excel"
-            day = EXCEL_EPOCH + np.timedelta64(round((value_of(times.cells[0]) or 0) * 86_400), "s")
-            self.notes.append(
-                f"the numbers in {times.name!r} are read as Excel's days: {times.cells[0]} is "
-                f"{day.item()}"
-            )
         elif are_years(times.name, times.cells):
             self.settings["data.time-unit"] = "year"
             self.notes.append(f"the numbers in {times.name!r} are taken for years")
@@ -249,25 +277,28 @@ class _Decision:
             return year
         numbers = [column for column in self.columns if column.has_numbers]
         rising = [column for column in numbers if column.rise]
+        if _numbered(rising):  # series in rows, whose values rise from row to row
+            return None
         return rising[0] if rising and len(rising) < len(numbers) else None
 
-    def _require_whole_time(self, times: Column | None) -> None:
-        """Ask if the time is written in several columns."""
+    def _joined_times(self) -> Column | None:
+        """Return the time if it is written in several columns, None if it is not."""
+        times = _usual_times(self.columns)
         clock = _first(self._except(times), lambda column: _all_cells(is_clock_time, column.cells))
-        if times is not None and clock is not None and all(":" not in c for c in times.cells):
-            self.ask(
-                f"the time stands in two columns, {times.name!r} and {clock.name!r}: join them "
-                f"into one, such as '{times.cells[0]} {clock.cells[0]}'"
-            )
-        parts = [column.name for column in _parts_of_time(self.columns)]
+        has_days = times is not None and all(":" not in cell for cell in times.cells)
+        if times and clock and has_days and len(set(times.cells)) < len(times.cells):
+            return self._join([times, clock], time_of_parts)
+        parts = _parts_of_time(self.columns)
+        names = [column.name.lower() for column in parts]
         if times is not None or len(parts) < 2 or self.answers.get("data.clients"):
-            return
-        example = ""
-        if parts[:2] == ["year", "month"]:
-            first_day = "" if "day" in parts else ".assign(day=1)"
-            example = f", with pandas: frame['time'] = pd.to_datetime(frame[{parts}]{first_day})"
-        named = ", ".join(map(repr, parts))
-        self.ask(f"the time stands in the columns {named}: join them into one column{example}")
+            return None
+        if names != list(PARTS_OF_TIME[: len(names)]):
+            listed = ", ".join(repr(column.name) for column in parts)
+            self.ask(
+                f"the time seems to stand in the columns {listed}, which lack a part of it; name "
+                "its column with --set data.time-column=…"
+            )
+        return self._join(parts, time_of_parts)
 
     def _client(self, times: Column | None) -> Column | None:
         """Return the column of clients' names, None without one.
@@ -302,12 +333,7 @@ class _Decision:
                 ([a, b] for a in of_kind for b in of_kind if _tells_apart([times, a, b])), None
             )
             if pair is not None and of_kind is texts:
-                first, second = (column.name for column in pair)
-                self.ask(
-                    f"{first!r} and {second!r} together name the clients: join them into one "
-                    f"column, with pandas: frame['client'] = frame[{first!r}] + ' ' + "
-                    f"frame[{second!r}]"
-                )
+                return self._join(pair, client_of_parts)
             if of_kind:
                 return of_kind[0]
         return None
@@ -329,7 +355,7 @@ class _Decision:
         unit: Any = self.answers.get("data.time-unit") or self.settings.get("data.time-unit")
         cells = pd.Series([*times.cells, *times.last])
         try:
-            stamps = stamps_of(cells, unit or "auto", times.name, str, self.where)
+            stamps, _ = read_times(cells, unit or "auto", times.name, str, self.where)
         except DataError:
             return False
         first, last = stamps.times[: len(times.cells)], stamps.times[len(times.cells) :]
@@ -339,11 +365,15 @@ class _Decision:
             return False
         return bool(self.rows > _MANY_TIMES * (abs(last[-1] - first[0]) / step + 1))
 
+    def _name(self, client: Column | None, times: Column | None) -> None:
+        """Set the columns of clients and times whose names are not the usual ones."""
+        if client is not None and client.name.lower() not in CLIENT_NAMES:
+            self.settings["data.client-column"] = client.setting
+        if times is not None and times.name.lower() not in TIME_NAMES:
+            self.settings["data.time-column"] = times.setting
+
     def _long(self, client: Column, times: Column) -> Form:
-        if client.name.lower() not in CLIENT_NAMES:
-            self.settings["data.client-column"] = client.name
-        if times.name.lower() not in TIME_NAMES:
-            self.settings["data.time-column"] = times.name
+        self._name(client, times)
         candidates = self._except(client, times)
         named = (*self._targets(), *self._known())
         numbering = [c for c in candidates if c.rise == 1 and c.name not in named]
@@ -394,9 +424,9 @@ class _Decision:
             question += f"; if every column is a client, --set data.clients={clients}"
         if numbered := _numbered(values):
             question = (
-                f"each row holds {len(numbered)} values, {numbered[0]!r} to {numbered[-1]!r}; "
-                f"write a row for each time instead, with the columns {client.name!r}, 'time' and "
-                "'value' (pandas: frame.melt)"
+                f"each row holds {len(numbered)} values: do they follow each other in time? --set "
+                f"data.unfold={text_of([numbered[0], numbered[-1]])} reads them so, and --target "
+                f"{numbered[0]} forecasts that column alone"
             )
         return self.ask(question)
 
@@ -404,8 +434,10 @@ class _Decision:
         if times is not None:
             is_first = times is self.first
             is_named = times.name.lower() in {*TIME_NAMES, ""}
-            if not (is_first and (is_named or (self.first_column_counts and times.is_time))):
-                self.settings["data.time-column"] = times.name
+            if times.parts or not (
+                is_first and (is_named or (self.first_column_counts and times.is_time))
+            ):
+                self.settings["data.time-column"] = times.setting
         candidates = [c for c in self._except(times) if c.name not in self._known()]
         values = [column for column in candidates if column.has_numbers]
         target, left_out = "", list(self.left_out)
@@ -478,9 +510,9 @@ class _Decision:
         values = [column for column in candidates if column.has_numbers]
         if numbered := _numbered(values):
             self.ask(
-                f"its rows look like series, with their values in the columns {numbered[0]!r} to "
-                f"{numbered[-1]!r}; turn the table, so that every series is a column (pandas: "
-                f"frame.set_index({candidates[0].name!r}).loc[:, {numbered[0]!r}:].T)"
+                "its rows look like series: --set "
+                f"data.unfold={text_of([numbered[0], numbered[-1]])} reads the values of a row one "
+                f"after the other, and --clients-from {candidates[0].setting} names the series"
             )
 
     def _listed(self, columns: Sequence[Column]) -> str:
@@ -536,7 +568,7 @@ def _is_called_date(column: Column) -> bool:
 
 def _parts_of_time(columns: Sequence[Column]) -> list[Column]:
     by_name = {column.name.lower(): column for column in columns if column.is_number}
-    return [by_name[part] for part in _PARTS if part in by_name]
+    return [by_name[part] for part in PARTS_OF_TIME if part in by_name]
 
 
 def _usual_times(columns: Sequence[Column]) -> Column | None:

@@ -5,7 +5,6 @@ file or a folder.
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,11 +17,11 @@ from fedproto_app.data.table import (
     LOOKED_AT,
     Columns,
     has_names,
-    has_units,
-    header_line,
     is_date,
     is_total,
     numbered,
+    rows_above,
+    unit_rows,
 )
 from fedproto_app.data.table_form import Column, form_of
 from fedproto_app.data.table_source import (
@@ -32,10 +31,14 @@ from fedproto_app.data.table_source import (
     load_long,
     load_wide,
 )
-from fedproto_app.settings import DataSettings
+from fedproto_app.settings import DataSettings, settings_from
 from fedproto_app.settings.choice import names_in, text_of
 
-_KEYS = ("time_column", "time_unit", "time_zone", "missing")  # of all tables
+_KEYS = (  # of all tables
+    *("time_column", "time_unit", "time_zone"),
+    *("missing", "missing_values", "repeated"),
+)
+_HOW_TO_CUT = ("header", "delimiter", "decimal", "sheet")  # answers with which a sample is read
 _HINTS = {"columns": "there a column is a client: data.clients"}
 
 
@@ -59,14 +62,12 @@ class Sample:
 def table_format(
     tables: TableFormat,
     paths: str,
-    sample: Callable[[Path], Sample] | None = None,
-    further: re.Pattern[str] | None = None,
+    sample: Callable[[Path, DataSettings], Sample] | None = None,
 ) -> Format:
     """Return the format of files that hold tables.
 
-    paths: as in `Format`. sample: reads the ends of a file, and raises `DataError` for a damaged
-    one; None: the whole file is read for them. further: names of files that exist which are taken
-    for tables of this format too.
+    paths: as in `Format`. sample: reads the ends of a file, as the settings say, and raises
+    `DataError` for a damaged one; None: the whole file is read for them.
     """
     file: partial[Source] = partial(Source, holds="series")
     sources = (
@@ -81,7 +82,7 @@ def table_format(
             f"long-{tables.name}",
             load=partial(load_long, tables=tables),
             path="a file or a folder",
-            keys=("columns", "client_column", *_KEYS, *tables.keys),
+            keys=("columns", "client_column", "unfold", *_KEYS, *tables.keys),
             form="long",
         ),
         file(
@@ -95,18 +96,20 @@ def table_format(
 
     def fit(candidate: Candidate) -> Fit:
         if candidate.is_folder:
-            is_beside = any(tables.suffix.search(path.name) for path in candidate.files_beside)
-            return Fit.STRONG if is_beside else Fit.NONE
+            files = tables.files_in(candidate.files_beside)
+            if any(tables.suffix.search(path.name) for path in files):
+                return Fit.STRONG
+            return Fit.WEAK if files and len(files) == len(candidate.files) else Fit.NONE
         if tables.suffix.search(candidate.name):
             return Fit.NAME
-        is_further = further is not None and further.search(candidate.name)
-        return Fit.NAME if is_further and candidate.path.exists() else Fit.NONE
+        is_further = tables.files_in([candidate.path]) and candidate.path.exists()
+        return Fit.NAME if is_further else Fit.NONE
 
     def reading(candidate: Candidate, answers: Answers) -> Reading:
         read = partial(_reading_of_file, tables, sample or partial(_sample_of, tables))
         if not candidate.is_folder:
             return read(candidate.path, answers)
-        first = next(p for p in candidate.files_beside if tables.suffix.search(p.name))
+        first = tables.files_in(candidate.files_beside)[0]
         of_first = read(first, answers)
         has_parts = tables.has_parts or answers.get("data.client-column")
         if has_parts and of_first.form == "long":
@@ -118,27 +121,36 @@ def table_format(
 
 
 def _reading_of_file(
-    tables: TableFormat, sample: Callable[[Path], Sample], path: Path, answers: Answers
+    tables: TableFormat,
+    sample: Callable[[Path, DataSettings], Sample],
+    path: Path,
+    answers: Answers,
 ) -> Reading:
     """Return the settings that read a file; if it is damaged, its reader reports the fault."""
     wide = f"wide-{tables.name}"
     if not path.is_file():
         return Reading(wide)
+    cut = {key: answers[key] for name in _HOW_TO_CUT if (key := f"data.{name}") in answers}
     try:
-        table = sample(path)
+        table = sample(path, settings_from(cut).data)
     except (DataError, OSError, csv.Error):
         return Reading(wide, is_guess=True)
     if not table.is_clear:
         return Reading(wide, table.settings, is_guess=True)
     names = [column.name for column in table.columns]
-    if _are_turned(names, table.columns[0].cells):
+    if _are_turned(names, table.columns[0].cells) and not answers.get("data.unfold"):
+        first = next(name for name in names if is_date(name))
         raise DataError(
             f"{path}: line 1 holds times, such as {names[-1]!r}, so its rows look like series; "
-            "turn the table, so that every row is a time and every series a column (pandas: "
-            "frame.T)"
+            f"--set data.unfold={text_of([first, names[-1]])} reads them"
         )
+    lacking = names_in(str(answers.get("data.missing-values", "")))
+    columns = [
+        replace(c, cells=["" if cell in lacking else cell for cell in c.cells])
+        for c in table.columns
+    ]
     form = form_of(
-        table.columns,
+        columns,
         answers,
         rows=table.rows,
         where=str(path),
@@ -182,18 +194,24 @@ def sample_of_rows(
     rows: list[list[str]],
     last: list[list[str]],
     count: int,
+    header: str = "auto",
     settings: Changes | None = None,
+    first_row: int = 1,
 ) -> Sample:
     """Return the sample of a table with these first and last rows, of so many rows.
 
-    settings: those that were needed to cut lines into cells.
+    header, first_row: as for `rows_above`. settings: those that were needed to cut lines into
+    cells.
     """
     settings = settings or {}
-    if len({len(row) for row in rows}) > 1 or len(rows) < 2 or header_line(rows):
+    above = rows_above(rows, header, "the table", first_row)
+    rows = rows[above:]
+    if len({len(row) for row in rows}) > 1 or len(rows) < 2:
         return Sample([], count, settings, is_clear=False)
     names, notes = rows[0], tuple[str, ...]()
-    if _are_turned(names, rows[1]) or has_names(rows, "auto"):
-        rows = rows[2 if has_units(rows) else 1 :]
+    is_named = above or header not in ("auto", "false")
+    if is_named or (header == "auto" and (_are_turned(names, rows[1]) or has_names(rows, "auto"))):
+        rows = rows[1 + unit_rows(rows) :]
     else:
         names = numbered(len(rows[0]))
         settings = {**settings, "data.header": False}
@@ -206,7 +224,7 @@ def sample_of_rows(
     return Sample(columns, count, settings, notes)
 
 
-def _sample_of(tables: TableFormat, path: Path) -> Sample:
+def _sample_of(tables: TableFormat, path: Path, _: DataSettings) -> Sample:
     """Return the ends of a table, for which all of its rows are read."""
     file = tables.open(path, DataSettings())
     head = file.head

@@ -24,7 +24,7 @@ from fedproto_app.data.clock import (
     sampling_step,
 )
 from fedproto_app.data.files import require_inside, require_room
-from fedproto_app.data.row_order import TimedRows, TimeTwice, in_order, note_on_repeated
+from fedproto_app.data.row_order import TimedRows, TimeTwice, in_order, with_counts
 from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
 from fedproto_app.data.source_checks import chosen, require_available
 from fedproto_app.data.table import (
@@ -34,6 +34,7 @@ from fedproto_app.data.table import (
     Head,
     Table,
     TableFile,
+    client_name,
     is_clock_time,
     is_fraction,
     require_few_columns,
@@ -41,7 +42,7 @@ from fedproto_app.data.table import (
     value_columns,
 )
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.choice import KnownColumn
+from fedproto_app.settings.choice import KnownColumn, names_in, text_of
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -64,7 +65,8 @@ class TableFormat:
     files. endings: the same in messages. open: opens a file. keys: the fields of `DataSettings`
     that it takes beside those of all tables. has_parts: whether a folder of long tables holds the
     parts of one, as other programs write it, also if nobody names its column of clients. hint: what
-    else a file with several columns may be.
+    else a file with several columns may be. further: names of files that are taken for this format
+    too if they exist, in a folder only without other files.
     """
 
     name: str
@@ -74,18 +76,28 @@ class TableFormat:
     keys: tuple[str, ...] = ()
     has_parts: bool = False
     hint: str = ""
+    further: re.Pattern[str] | None = None
 
     def client_of(self, path: Path) -> str:
         """Return the name of a file's client."""
-        return self.suffix.sub("", path.name)
+        name = self.suffix.sub("", path.name)
+        return name if self.further is None else self.further.sub("", name)
+
+    def files_in(self, paths: Sequence[Path]) -> list[Path]:
+        """Return those of a folder's files that are of this format."""
+        files = [path for path in paths if self.suffix.search(path.name)]
+        if files or self.further is None:
+            return files
+        return [path for path in paths if self.further.search(path.name)]
 
 
 def load_wide(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
     """Yield a client for each column of a file."""
     path = Path(settings.path)
     file = tables.open(path, settings)
-    chosen_clients = settings.choice.clients
-    table = file.read(value_columns(file.head, settings.time_column, chosen_clients, "clients"))
+    choice = settings.choice
+    columns_read = value_columns(file.head, choice, choice.clients, "clients")
+    table = file.read(columns_read, names_in(settings.missing_values))
     try:
         rows = _in_order(table, settings)
     except TimeTwice as error:
@@ -140,35 +152,37 @@ def _of_long_rows(
     select: returns its columns. usual: the clock of times that show none; one of the calendar is
     also that of times that show another, and rows on days without steps are left out.
     """
-    import pandas as pd
+    from pandas.api.types import union_categoricals
 
     path = Path(settings.path)
     paths = _files(settings, tables) if path.is_dir() else [path]
     used_tables, chosen_clients = _read(paths, select, tables, settings), settings.choice.clients
+    if settings.unfold:
+        used_tables = [table.unfolded() for table in used_tables]
     clients_by_table = [table.clients() for table in used_tables]
-    clients = pd.concat(clients_by_table, ignore_index=True)
-    require_available(
-        chosen_clients, list(dict.fromkeys(clients)), "clients", "client", settings.path
-    )
+    clients = union_categoricals(clients_by_table)
+    names = list(clients.categories)
+    require_available(chosen_clients, names, "clients", "client", settings.path)
     if chosen_clients:
-        rows_of = [
-            np.flatnonzero(table_clients.isin(chosen_clients)) for table_clients in clients_by_table
-        ]
+        rows_of = [np.flatnonzero(of_table.isin(chosen_clients)) for of_table in clients_by_table]
         used_tables = [
             table.select(table_rows)
             for table, table_rows in zip(used_tables, rows_of, strict=True)
             if table_rows.size
         ]
-        clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
-    require_few_columns(clients.nunique(), settings.path, "clients")
+        clients = clients[clients.isin(chosen_clients)]
+    order = np.argsort(clients.codes, kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(clients.codes, minlength=len(names)))[:-1])
+    places_of = {name: rows for name, rows in zip(names, groups, strict=True) if rows.size}
+    require_few_columns(len(places_of), settings.path, "clients")
     values, known, notes_on_texts = _values_and_known(used_tables)
     stamps = [table.stamps(settings.time_unit) for table in used_tables]
     _require_alike(used_tables, stamps)
-    # No table lacks times: `long_columns` requires them.
+    # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
     all_stamps = [table_stamps for table_stamps in stamps if table_stamps is not None]
     all_times = np.concatenate([table_stamps.times for table_stamps in all_stamps])
     row_of, zone = _rows_of(used_tables), settings.time_zone
-    spellings = _spellings(used_tables, clients)
+    spellings = _spellings(used_tables)
     notes = (
         *(note for table in used_tables for note in table.notes),
         *(note for table_stamps in all_stamps for note in table_stamps.notes),
@@ -177,20 +191,18 @@ def _of_long_rows(
     )
     notes = tuple(dict.fromkeys(notes))
     rows: dict[str, TimedRows] = {}
+    sort = partial(in_order, row=row_of, notes=notes, repeated=settings.repeated)
     try:
-        for name, indices in clients.groupby(clients, sort=False).indices.items():
-            places = np.asarray(indices, dtype=np.intp)
+        for name, places in places_of.items():
             client_stamps = replace(all_stamps[0], times=all_times[places], notes=())
             where = f"{settings.path}: client {name!r}" if name else settings.path
             # Covariates in UTC go with series whose local times are converted to UTC.
             is_converted = client_stamps.utc and not used_tables[0].columns.targets
             client_zone = "" if is_converted else zone
-            rows[str(name)] = in_order(
-                client_stamps, values[places], where, client_zone, row_of, notes, places
-            )
+            rows[name] = sort(client_stamps, values[places], where, client_zone, places=places)
     except TimeTwice as error:
         raise _with_cause(error, used_tables, paths, tables, settings) from None
-    rows = _with_repeated(rows)
+    rows = with_counts(rows)
     may_lack_rows = _may_lack_rows(settings)
     clock = common_clock(
         (of_client.stamps for of_client in rows.values()), may_lack_rows=may_lack_rows
@@ -202,7 +214,7 @@ def _of_long_rows(
         if not may_lack_rows:
             _require_step(client_rows.stamps, clock, where)
         yield from columns_on_a_clock(
-            [name],
+            [name or (tables.client_of(path) if used_tables[0].columns.targets else "")],
             client_rows,
             where,
             clock,
@@ -266,8 +278,8 @@ def _in_order(
     stamps = table.stamps(settings.time_unit)
     if stamps is not None:
         values = table.numbers() if values is None else values
-        rows = in_order(stamps, values, table.where, settings.time_zone, table.row_of, table.notes)
-        return _with_repeated({"": rows})[""]
+        sort = partial(in_order, row=table.row_of, notes=table.notes, repeated=settings.repeated)
+        return with_counts({"": sort(stamps, values, table.where, settings.time_zone)})[""]
     if settings.time_zone:
         raise DataError(
             f"data.time-zone = {settings.time_zone!r}: {table.where} has no column of times"
@@ -275,26 +287,13 @@ def _in_order(
     return None
 
 
-def _with_repeated(rows: dict[str, TimedRows]) -> dict[str, TimedRows]:
-    """Return the rows of all clients with a note on how many of them came again."""
-    note = note_on_repeated(sum(of_client.repeated for of_client in rows.values()))
-    return {
-        name: replace(of_client, notes=(*of_client.notes, *note))
-        for name, of_client in rows.items()
-    }
-
-
-def _spellings(tables: Sequence[Table], clients: Series) -> list[list[str]]:
+def _spellings(tables: Sequence[Table]) -> list[list[str]]:
     """Return the spellings of each client that is written in several ways."""
-    import pandas as pd
-
-    written = pd.concat([table.written_clients() for table in tables], ignore_index=True)
-    differ = (written != clients).to_numpy()
-    if not differ.any():
-        return []
-    names = set(clients[differ])
-    several = written[clients.isin(names)].groupby(clients).unique()
-    return [sorted(spellings) for spellings in several if len(spellings) > 1]
+    spellings: dict[str, set[str]] = {}
+    for table in tables:
+        for written in table.written_clients().cat.categories:
+            spellings.setdefault(client_name(written), set()).add(written)
+    return [sorted(of_client) for of_client in spellings.values() if len(of_client) > 1]
 
 
 def _with_cause(
@@ -314,8 +313,8 @@ def _with_cause(
         return error
     table = read[numbers[0]]
     places = [row - int(ends[numbers[0]]) + len(table.values) for row in error.rows]
-    client = None if table.columns.clients is None else table.head.names[table.columns.clients]
-    if client is not None:
+    client = table.title(table.columns.clients)
+    if client:
         first, second = (str(table.written_clients().iloc[place]) for place in places)
         if first != second:
             return DataError(
@@ -341,17 +340,20 @@ def _with_cause(
         name = table.head.names[place]
         differs = f"{error}; column {name!r} differs between these rows ({first!r}, {second!r}):"
         if is_clock_time(first):
-            return DataError(f"{differs} join it with the dates into one column of times")
-        if client is None:
+            times = text_of([table.title(table.columns.times), name])
+            return DataError(f"{differs} --set data.time-column={shlex.quote(times)} joins them")
+        if not client:
             return DataError(
                 f"{differs} if it names the clients, --set data.source=long-{tables.name} --set "
                 f"data.client-column={shlex.quote(name)} reads them"
             )
+        both = shlex.quote(text_of([client, name]))
         return DataError(
-            f"{differs} if it names the clients, set data.client-column to it; if both "
-            f"{client!r} and {name!r} do, join them into one column"
+            f"{differs} if it names the clients, --set data.client-column={shlex.quote(name)}; if "
+            f"both {client!r} and {name!r} do, --set data.client-column={both} joins them"
         )
-    return error
+    repeated = "--set data.repeated=mean takes the mean of such rows, and =last the last one"
+    return DataError(f"{error}; {repeated}")
 
 
 def _is_few_valued(cells: Series) -> bool:
@@ -373,7 +375,7 @@ def _read(
     read, size = [], 0
     for path in paths:
         file = tables.open(path, settings)
-        read.append(file.read(select(file)))
+        read.append(file.read(select(file), names_in(settings.missing_values)))
         size += read[-1].columns.bytes_of(len(read[-1].values))
         if len(read) > 1:  # the size of a single file was checked when it was read
             require_room(size, settings.path)
@@ -386,13 +388,19 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
     Raises `DataError` if one of them is not set and no column has its usual name.
     """
     choice, names = settings.choice, head.names
-    client = _place(head, choice.client_column, "client-column", CLIENT_NAMES, "clients' names")
-    times = (
-        head.times
-        if head.times is not None and not choice.time_column
-        else _place(head, choice.time_column, "time-column", TIME_NAMES, "times")
-    )
-    read_or_skipped = (client, times, head.index)
+    joined = head.joined(choice)
+    if settings.unfold:
+        first, last = (head.place(name, "unfold") for name in names_in(settings.unfold))
+        chosen = choice.client_columns
+        client = head.place(chosen[0], "client-column") if chosen else None
+        times = head.time(choice)
+        return Columns(list(range(first, last + 1)), times, client, joined=joined)
+    client = _place(head, choice.client_columns, "client-column", CLIENT_NAMES, "clients' names")
+    times = head.time(choice)
+    if times is None:
+        times = _place(head, (), "time-column", TIME_NAMES, "times")
+    columns = Columns([], times, client, joined=joined)
+    read_or_skipped = (*columns.texts, head.index)
     value_places = [place for place in range(len(names)) if place not in read_or_skipped]
     value_names = [names[place] for place in value_places]
     require_available(choice.columns, value_names, "columns", "column of values", head.where)
@@ -406,7 +414,7 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
             f"({', '.join(selected[:5]) or 'none'}), but the long form has one; choose it with "
             "data.columns"
         )
-    return Columns([head.place(selected[0], "columns")], times, client)
+    return replace(columns, values=[head.place(selected[0], "columns")])
 
 
 def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
@@ -415,17 +423,21 @@ def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
     The covariates are those of ``data.known``, or else all columns of numbers.
     """
     head, choice = file.head, settings.choice
-    set_times = choice.time_column if choice.time_column in head.names else ""
+    set_times, set_clients = (
+        names if set(names) <= set(head.names) else ()
+        for names in (choice.time_columns, choice.client_columns)
+    )
     times = head.times
     if times is None or set_times:
         times = _place(head, set_times, "time-column", TIME_NAMES, "times")
     usual = [name for name in head.names if name.lower() in CLIENT_NAMES]
-    client = choice.client_column if choice.client_column in head.names else next(iter(usual), "")
-    clients = head.place(client, "client-column") if client else None
-    columns = Columns([], times, clients)
+    clients = set_clients or usual
+    client = head.place(clients[0], "client-column") if clients else None
+    joined = head.joined(replace(choice, time_columns=set_times, client_columns=set_clients))
+    columns = Columns([], times, client, joined=joined)
     if settings.known:
         return _with_known(columns, file, settings)
-    others = [p for p in range(len(head.names)) if p not in (times, clients, head.index)]
+    others = [p for p in range(len(head.names)) if p not in (*columns.texts, head.index)]
     texts = file.of_texts(others)
     numbers = {p: KnownColumn(head.names[p]) for p in others if p not in texts}
     if not numbers:
@@ -446,7 +458,8 @@ def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Co
     table of covariates, which may have it.
     """
     head = file.head
-    uses = {columns.times: "holds the times", columns.clients: "names the clients"}
+    uses = dict.fromkeys(columns.parts(columns.times), "holds the times")
+    uses |= dict.fromkeys(columns.parts(columns.clients), "names the clients")
     uses |= dict.fromkeys(columns.values, "is forecast")
     others = [n for p, n in enumerate(head.names) if p not in uses and p != head.index and n]
     known: dict[int, KnownColumn] = {}
@@ -557,10 +570,12 @@ def _of_texts(
     }
 
 
-def _place(head: Head, column_name: str, key: str, usual: Collection[str], noun: str) -> int:
-    """Return the place of the column that ``data.<key>`` names, or that has a usual name."""
-    if column_name:
-        return head.place(column_name, key)
+def _place(
+    head: Head, column_names: Sequence[str], key: str, usual: Collection[str], noun: str
+) -> int:
+    """Return the place of the first column that ``data.<key>`` names, or that has a usual name."""
+    if column_names:
+        return head.place(column_names[0], key)
     names = [name for name in head.names if name.lower() in usual]
     if not names:
         raise DataError(
@@ -586,10 +601,10 @@ def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
 def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Columns:
     """Return the columns of a folder's file: one of values, and one of times if it has any."""
     choice = settings.choice
-    columns = value_columns(head, choice.time_column, choice.columns, "columns")
+    columns = value_columns(head, choice, choice.columns, "columns")
     if not choice.columns and settings.known:
         others = _without_known([head.names[place] for place in columns.values], settings)
-        columns = value_columns(head, choice.time_column, others, "columns")
+        columns = value_columns(head, choice, others, "columns")
     if len(columns.values) != 1:
         names = ", ".join(head.names[place] for place in columns.values[:5])
         raise DataError(
@@ -604,13 +619,10 @@ def _files(settings: DataSettings, tables: TableFormat) -> list[Path]:
     """Return the files directly in the folder that have a suffix of the format."""
     folder = Path(settings.path)
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    paths = [path for path in entries if tables.suffix.search(path.name)]
+    paths = tables.files_in(entries)
     if not paths:
         deeper = next((path.name for path in entries if path.is_dir()), "")
         hint = f"; folders in it, such as {deeper!r}, are not looked into" if deeper else ""
-        texts = [path.name for path in entries if path.suffix.lower() == ".txt"]
-        if texts:
-            hint = f", but {len(texts)} .txt files, such as {texts[0]!r}: rename them to .csv"
         raise DataError(f"{folder}: the folder holds no {tables.endings} file{hint}")
     for path in paths:
         require_inside(path, folder)

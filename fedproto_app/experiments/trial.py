@@ -141,7 +141,8 @@ class Plan:
     and why, and what values may not mean what they seem to. target: the column of a table that is
     forecast, "" if every column is a client. together: the row whose clients learn together, with
     columns known in advance if there are any. forecast: the row that writes the next values, ""
-    without one. repeats: whether clients hold the values of others, as a warning says.
+    without one. repeats: whether clients hold the values of others, as a warning says. notes: what
+    was done to the data.
     """
 
     settings: Changes
@@ -153,6 +154,7 @@ class Plan:
     target: str = ""
     forecast: str = ""
     repeats: bool = False
+    notes: Sequence[str] = ()
 
     def runs(self, row: str) -> dict[str, Changes]:
         """Return the settings of a row's runs by their folders' names, oldest window first."""
@@ -329,7 +331,7 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     runs = [run for of_row in runs_of_rows.values() for run in of_row]
     sentences = taking_part(group_runs(runs)[0])
     report = folder / REPORT
-    write_report(runs, report)
+    write_report(runs, report, plan.notes)
     forecast, warnings = None, plan.warnings
     if plan.forecast:
         newest = runs_of_rows[plan.forecast][-1].folder
@@ -483,8 +485,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     facts = [
         f"{path.name}: {len(series)} series of {_span(lengths)} steps{step}, read as "
         f"{reading.source}{f', forecasting {target}' if target else ''}{clients}",
-        *reading.notes,
-        *notes_of(series),
+        *(notes := (*reading.notes, *notes_of(series))),
         *facts_on_columns,
         f"period {period} ({why}), forecasts {table['data.horizon']} ahead, {calendar}",
     ]
@@ -506,7 +507,16 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     together = TOGETHER_KNOWN if columns else TOGETHER[True]
     forecast = together if reaches else TOGETHER[True]
     return Plan(
-        table, rows, facts, together, wishes.windows, warnings, target, forecast, bool(repeating)
+        table,
+        rows,
+        facts,
+        together,
+        wishes.windows,
+        warnings,
+        target,
+        forecast,
+        bool(repeating),
+        (*notes, *reading.left_out),
     )
 
 

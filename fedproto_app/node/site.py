@@ -28,6 +28,7 @@ from fedproto_app.settings import (
     explain,
 )
 from fedproto_app.settings.choice import (
+    ColumnRange,
     Decimal,
     Delimiter,
     Header,
@@ -35,6 +36,7 @@ from fedproto_app.settings.choice import (
     Missing,
     NameList,
     Region,
+    Repeated,
     TimeUnit,
     known_in,
     text_of,
@@ -62,8 +64,8 @@ SHORT_KEYS = {
 
 # Settings that describe the site's files. Missing ones are detected, never taken from the run.
 _OWN_FILES = (
-    *("clients", "columns", "time_column", "client_column", "time_unit", "time_zone"),
-    *("missing", "header", "delimiter", "decimal", "scale"),
+    *("clients", "columns", "time_column", "client_column", "time_unit", "time_zone", "unfold"),
+    *("missing", "missing_values", "repeated", "sheet", "header", "delimiter", "decimal", "scale"),
 )
 _LENT = ("known", "covariates", "holidays")  # of which the run says what it wants
 SHORT_KEYS |= {f"data-{kebab(name)}": ("data", kebab(name)) for name in (*_OWN_FILES, *_LENT)}
@@ -86,11 +88,15 @@ class SiteData(Section):
     known: KnownList = ""  # the columns known in advance that a run may ask for
     covariates: str = ""
     holidays: Region = ""
-    time_column: str = ""
-    client_column: str = ""
+    time_column: NameList = ""
+    client_column: NameList = ""
+    unfold: ColumnRange = ""
     time_unit: TimeUnit = "auto"
     time_zone: str = ""
     missing: Missing = "gap"
+    missing_values: NameList = ""
+    repeated: Repeated = "refuse"
+    sheet: str = ""
     header: Header = "auto"
     delimiter: Delimiter = "auto"
     decimal: Decimal = "auto"

@@ -23,13 +23,14 @@ class Choice:
     """The part of a source that a run uses; empty fields: everything, columns detected.
 
     clients: their names. columns: the value columns of tables with several, in this order.
-    time_column, client_column: the columns with the times and with the clients' names.
+    time_columns, client_columns: the columns with the times and with the clients' names; the cells
+    of several are joined.
     """
 
     clients: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
-    time_column: str = ""
-    client_column: str = ""
+    time_columns: tuple[str, ...] = ()
+    client_columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def _region(value: object) -> str:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, int | str) and not isinstance(value, bool)
+    return isinstance(value, int | float | str) and not isinstance(value, bool)
 
 
 def _quoted(name: str) -> str:
@@ -145,14 +146,36 @@ def _name_of_sign(value: object) -> object:
     return next((name for name, sign in DELIMITERS.items() if value == sign), value)
 
 
+def _line_or_word(value: object) -> str:
+    text = str(_word(value))
+    if text not in ("auto", "true", "false") and not (text.isdecimal() and int(text)):
+        raise ValueError(
+            f"data.header = {text!r}: expected auto, true, false, or the number of the line that "
+            "names the columns"
+        )
+    return text
+
+
+def _range(value: object, info: ValidationInfo) -> str:
+    text = _name_list(value, info)
+    if text and len(names_in(text)) != 2:
+        raise ValueError(
+            f"data.unfold = {text!r}: expected the first and the last of these columns, such as "
+            "hh_0,hh_47"
+        )
+    return text
+
+
 NameList = Annotated[str, BeforeValidator(_name_list)]
+ColumnRange = Annotated[str, BeforeValidator(_range)]
 Region = Annotated[str, BeforeValidator(_region)]
 KnownList = Annotated[str, BeforeValidator(_known_list)]
 NodeNames = Annotated[str, BeforeValidator(partial(_name_list, table="nodes"))]
-Header = Annotated[Literal["auto", "true", "false"], BeforeValidator(_word)]
+Header = Annotated[str, BeforeValidator(_line_or_word)]
 Delimiter = Annotated[
     Literal["auto", "comma", "semicolon", "tab", "pipe"], BeforeValidator(_name_of_sign)
 ]
 Decimal = Literal["auto", "point", "comma"]
 Missing = Literal["gap", "zero"]
+Repeated = Literal["refuse", "mean", "last"]
 TimeUnit = Literal["auto", "iso", "s", "ms", "us", "ns", "excel", "year", "step"]

@@ -25,6 +25,7 @@ from fedproto_app.core.section import (
 from fedproto_app.settings.choice import (
     NAMES,
     Choice,
+    ColumnRange,
     Decimal,
     Delimiter,
     Header,
@@ -33,6 +34,7 @@ from fedproto_app.settings.choice import (
     Missing,
     NameList,
     Region,
+    Repeated,
     TimeUnit,
     known_in,
     names_in,
@@ -307,15 +309,23 @@ class DataSettings(Section):
         "they belong to; a site names its group in its own file",
         "a path",
     )
-    time_column: str = setting(
+    time_column: NameList = setting(
         "",
-        "column of times; default: the first, if it has a name like `time`",
-        "a column of a table",
+        "column of times, or several, such as `date,time` or `year,month,day,hour`, which are "
+        "joined; default: the first, if it has a name like `time`",
+        NAMES,
     )
-    client_column: str = setting(
+    client_column: NameList = setting(
         "",
-        "column of clients' names in the long form; default: `unique_id` and the like",
-        "a column of a table",
+        "column of clients' names in the long form, or several, such as `store,item`, which are "
+        "joined; default: `unique_id` and the like",
+        NAMES,
+    )
+    unfold: ColumnRange = setting(
+        "",
+        "first and last of the columns of a long table whose values follow each other in time in "
+        "every row, such as `hh_0,hh_47` for a row a day",
+        "two names between a comma",
     )
     time_unit: TimeUnit = setting(
         "auto",
@@ -333,11 +343,23 @@ class DataSettings(Section):
         "meaning of empty cells and of rows left out: no value, or 0 from a client's first value "
         "to the last time of all",
     )
+    missing_values: NameList = setting(
+        "",
+        "numbers or texts that mean a missing value in a table, such as `-999,n.d.`, beside "
+        "[the usual ones](your-data.md#csv-parquet-and-excel)",
+        "numbers or texts between commas",
+    )
+    repeated: Repeated = setting(
+        "refuse",
+        "what to do with rows of one client and time that have different values: take their mean, "
+        "or the last one",
+    )
+    sheet: str = setting("", "sheet of an Excel file; default: the first with a value", "a name")
     header: Header = setting(
         "auto",
-        "whether the first line of a CSV or Excel file names the columns; `auto` refuses a line "
-        "that looks like values",
-        "`auto`, true, false",
+        "whether the first line of a CSV or Excel file names the columns, or the number of the "
+        "line that does; `auto` refuses a line that looks like values",
+        "`auto`, true, false, or a number",
     )
     delimiter: Delimiter = setting("auto", "between the cells of a CSV file")
     decimal: Decimal = setting(
@@ -409,8 +431,8 @@ class DataSettings(Section):
     @property
     def choice(self) -> Choice:
         """The part of the source that the run uses."""
-        columns = names_in(self.columns)
-        return Choice(names_in(self.clients), columns, self.time_column, self.client_column)
+        names = (self.clients, self.columns, self.time_column, self.client_column)
+        return Choice(*map(names_in, names))
 
     @property
     def known_columns(self) -> tuple[KnownColumn, ...]:

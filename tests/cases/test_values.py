@@ -71,7 +71,7 @@ def test_r31_a_value_far_outside_is_named_with_its_number(check: Fedproto, tmp_p
     lines = warned(reported_case("r31-missing-is-999.csv", tmp_path), check)
     assert "-999 comes 72 times in station_0, -9999 comes 72 times in station_1, 999.9" in lines
     assert "-99 comes 72 times in station_3" in lines
-    assert "leave those cells empty" in lines
+    assert "--set data.missing-values=-999,-9999,999.9,-99 leaves it out" in lines
     assert "station_4" not in lines
 
 

@@ -81,7 +81,7 @@ def test_texts_units_and_empty_rows_around_the_table(tmp_path: Path) -> None:
     np.testing.assert_array_equal(clients["load"].values, [1100.5, 2200, 1.234])
     np.testing.assert_array_equal(clients["007"].values, [7, np.nan, np.nan, 9.5])
     sheets, units, numbers = clients["load"].notes
-    assert sheets == "only the sheet 'Sheet' is read, not notes"
+    assert sheets == "only the sheet 'Sheet' is read, not notes: data.sheet chooses"
     assert units.endswith("UTC, kW, kW")
     assert numbers.startswith("'1.100,5' in row 4 is read as 1100.5")
 

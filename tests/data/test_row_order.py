@@ -7,8 +7,9 @@ import pytest
 from fedproto_app.core.errors import DataError
 from fedproto_app.data import files
 from fedproto_app.data.clock import Stamps
-from fedproto_app.data.row_order import SORTED, TimedRows, TimeTwice, in_order
+from fedproto_app.data.row_order import SORTED, TimedRows, TimeTwice, in_order, with_counts
 from fedproto_app.data.series import notes_of
+from fedproto_app.settings.choice import Repeated
 from tests.data.made_tables import load, written
 
 
@@ -99,7 +100,19 @@ def test_equal_rows_are_kept_once_and_counted(values: list[float]) -> None:
     stamps = Stamps(np.array(HALVES, dtype="datetime64[us]"))
     ordered = in_order(stamps, np.array(values)[:, None], "a.csv")
     assert ordered.values[:, 0].tolist() == [1, 2, 3]
-    assert (ordered.places.tolist(), ordered.repeated) == ([0, 1, 3], 1)
+    assert ordered.places.tolist() == [0, 1, 3]
+    (note,) = with_counts({"": ordered})[""].notes
+    assert note == "rows left out that repeat the time and values of another: 1"
+
+
+@pytest.mark.parametrize(("repeated", "expected"), [("mean", [1, 3, 3]), ("last", [1, 4, 3])])
+def test_contradicting_rows_become_one_if_asked(repeated: Repeated, expected: list[float]) -> None:
+    stamps = Stamps(np.array(HALVES, dtype="datetime64[us]"))
+    values = np.array([1.0, 2.0, 4.0, 3.0])[:, None]
+    ordered = in_order(stamps, values, "a.csv", repeated=repeated)
+    assert ordered.values[:, 0].tolist() == expected
+    (note,) = with_counts({"": ordered})[""].notes
+    assert note == f"rows with the time of another and other values, whose {repeated} is taken: 1"
 
 
 def test_contradictions_are_counted_and_named_by_row() -> None:
@@ -126,7 +139,7 @@ def test_times_stamped_a_little_late_are_rounded() -> None:
     late = np.resize([0, 3, 0, 44, -2], 20) * np.timedelta64(1, "s")
     ordered = rows(QUARTERS + late)
     assert (ordered.stamps.times == QUARTERS).all()
-    assert ordered.notes == ("times a little off the step of 0:15:00 are rounded to it",)
+    assert ordered.counts == {"times a little off the step of 0:15:00 that are rounded to it": 12}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +162,7 @@ def test_a_row_between_the_steps_is_left_out_only_without_a_value() -> None:
     ordered = in_order(Stamps(times), values, "a.csv")
     assert (ordered.stamps.times == QUARTERS).all()
     assert ordered.notes == (
-        "left out: a row that lies between the steps, without a value, at 2024-01-01 00:33:41",
+        "rows left out between the steps, without a value: 1, at 2024-01-01 00:33:41",
     )
 
 

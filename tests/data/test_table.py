@@ -13,7 +13,7 @@ import pytest
 from fedproto_app.core.errors import DataError
 from fedproto_app.data import files
 from fedproto_app.data.recognition import reading_of
-from fedproto_app.data.table import header_line
+from fedproto_app.data.table import rows_above
 from tests.data.made_tables import (
     FIRST,
     FRAME,
@@ -281,25 +281,10 @@ def test_a_damaged_gzip_is_refused(tmp_path: Path) -> None:
 HOURLY = "".join(f"2024-01-01 {hour:02d}:00,{hour}.5,{hour}.7\n" for hour in range(24))
 
 
-@pytest.mark.parametrize(
-    ("above", "message"),
-    [
-        ("Report of loads\n\ntime,a,b\n", "line 1 .*: their names seem to stand in line 3; delete"),
-        ("# made by hand\n# a, b, c, d\ntime,a,b\n", "line 3; delete the lines above the names$"),
-        ('"TOA5","x"\ntime,a,b\nTS,kW,kW\n,Avg,Avg\n', "in line 2, and the values in line 5; del"),
-    ],
-)
-def test_lines_above_the_names_are_recognised(tmp_path: Path, above: str, message: str) -> None:
-    path = written(tmp_path, above + HOURLY)
-    assert reading_of(path).is_guess
-    with pytest.raises(DataError, match=message):
-        load(path, "wide-csv")
-
-
 @pytest.mark.parametrize("header", ["time,a,b", ",a,b", "time,,b", "time,a,"])
 def test_a_header_that_lacks_a_name_is_no_title(header: str) -> None:
     rows = [header.split(","), *(line.split(",") for line in HOURLY.splitlines())]
-    assert header_line(rows) == 0
+    assert rows_above(rows, "auto", "a.csv") == 0
 
 
 def test_pandas_index_is_no_time_and_no_client(tmp_path: Path) -> None:
@@ -337,7 +322,7 @@ def test_names_that_differ_by_blanks_or_accents_are_one_client(tmp_path: Path) -
         (
             "unique_id,item,ds,y\na,x,2024-01-01,1\na,z,2024-01-01,2\n",
             "long-csv",
-            r"column 'item' differs between these rows \('x', 'z'\): if it names .* join them into",
+            r"column 'item' differs between these rows \('x', 'z'\): .*,item joins them$",
         ),
         (
             "ds,shop,y\n2024-01-01,1,5.5\n2024-01-01,2,6.5\n",
@@ -347,7 +332,7 @@ def test_names_that_differ_by_blanks_or_accents_are_one_client(tmp_path: Path) -
         (
             "ds,clock,y\n2024-01-01,0:00,5\n2024-01-01,1:00,6\n",
             "wide-csv",
-            r"'clock' differs .*: join it with the dates into one column of times",
+            "'clock' differs .*: --set data.time-column=ds,clock joins them",
         ),
     ],
 )
@@ -356,9 +341,3 @@ def test_a_time_with_two_values_comes_with_what_tells_the_rows_apart(
 ) -> None:
     with pytest.raises(DataError, match=message):
         load(written(tmp_path, text), source, **{"columns" if "long" in source else "clients": "y"})
-
-
-def test_a_folder_of_texts_is_told_to_rename(tmp_path: Path) -> None:
-    written(tmp_path, "a\n1\n", "a.txt")
-    with pytest.raises(DataError, match=r"1 \.txt files, such as 'a\.txt': rename them to \.csv"):
-        load(tmp_path, "csv-folder")

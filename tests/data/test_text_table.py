@@ -68,7 +68,8 @@ def test_rows_are_counted_as_csv_counts_them(rows: list[list[str]]) -> None:
     text = "\n".join(map(",".join, rows)) + "\n"
     widths = [max(1, len(row)) for row in csv.reader(io.StringIO(text, newline=""))]
     pieces = [line.encode() for line in text.splitlines(keepends=True)]
-    checked = csv_table._checked(iter(pieces), widths[0], ",", table.Columns([0]), "a.csv")
+    head = table.Head("a.csv", [""] * widths[0], None)
+    checked = csv_table._checked(iter(pieces), head, ",", table.Columns([0]))
     numbered = enumerate(widths, 1)
     wrong = [f"line {row} has {width} " for row, width in numbered if width != widths[0]]
     if not wrong:

@@ -43,7 +43,7 @@ def test_a_file_says_all_that_a_site_decides(tmp_path: Path) -> None:
     run = DataSettings(period=48, path="/of/the/run")
     data = site.reads(run)
     assert (data.source, data.path) == ("wide-csv", str(tmp_path / "traffic.csv"))
-    assert data.choice == Choice(("cell-1", "cell-2"), (), "when")
+    assert data.choice == Choice(("cell-1", "cell-2"), (), ("when",))
     assert data.corrupt_images == "skip"
     assert (data.partition.scheme, data.clusters.scheme) == ("given", "given")
     assert data.period == 48  # what must be equal for all stays the run's
@@ -53,7 +53,7 @@ def test_a_file_says_all_that_a_site_decides(tmp_path: Path) -> None:
 def test_a_site_names_the_columns_of_its_own_recordings(tmp_path: Path) -> None:
     table = "source = 'recordings'\ncolumns = ['v', 'i']\ntime-column = 't'\nsequences.target = 'c'"
     data = site_file(write(tmp_path, f"[data]\n{table}")).reads(DataSettings())
-    assert data.choice == Choice((), ("v", "i"), "t")
+    assert data.choice == Choice((), ("v", "i"), ("t",))
     assert data.sequences.target == "c"
 
 
@@ -172,9 +172,9 @@ def test_short_keys_alone_are_enough() -> None:
         ("name = '../x'", ["name = '../x'", "pattern"]),
         ("data = 3", ["data = 3", "table"]),
         ("[data]\nclients = []", ["data.clients = []", "names nothing"]),
-        ("[data]\nclients = [3.5]", ["data.clients = [3.5]", "a list of texts"]),
+        ("[data]\nclients = [[]]", ["data.clients = [[]]", "a list of texts"]),
         ("[data]\nclients = ['a', '']", ["data.clients", "a name is empty"]),
-        ("[data]\nheader = 'no'", ["data.header = 'no'", "'true' or 'false'"]),
+        ("[data]\nheader = 'no'", ["data.header = 'no'", "the number of the line"]),
         ("[data]\nclients = ['a', 'a']", ["data.clients", "'a' is named twice"]),
         ("[data]\ncorrupt-images = 'keep'", ["data.corrupt-images = 'keep'", "'skip'"]),
         ("name = x", ["not a TOML file", "line 1"]),

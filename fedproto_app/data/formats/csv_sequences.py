@@ -29,6 +29,7 @@ from fedproto_app.data.sequences.pool import SequencePool, float32_steps
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.data.table import Columns, Head, require_named
 from fedproto_app.settings import Choice, DataSettings
+from fedproto_app.settings.choice import names_in
 
 _LAYOUT = "[<client>/]<class>/<sequence>.csv"
 
@@ -178,7 +179,8 @@ def parse_steps(
     in this order; None: as in the settings. Raises `DataError` naming the line and the column.
     """
     file = CsvFile(source, where, settings)
-    table = file.read(_steps_columns(file.head, choice or settings.choice))
+    columns = _steps_columns(file.head, choice or settings.choice)
+    table = file.read(columns, names_in(settings.missing_values))
     names, values = tuple(table.names), table.numbers()
     if not (finite := np.isfinite(values)).all():
         row, column = np.argwhere(~finite)[0].tolist()
@@ -189,10 +191,10 @@ def parse_steps(
 
 def _steps_columns(head: Head, choice: Choice) -> Columns:
     """Return the columns of the dimensions."""
-    times = head.place(choice.time_column, "time-column") if choice.time_column else head.times
-    if times is not None and head.names[times] == "":
-        times = None  # rows are steps, so a column without a name is not taken for times
-    places = [place for place in range(len(head.names)) if place != times]
+    times = [head.place(name, "time-column") for name in choice.time_columns]
+    if not times and head.times is not None and head.names[head.times]:
+        times = [head.times]  # rows are steps, so a column without a name is not taken for times
+    places = [place for place in range(len(head.names)) if place not in times]
     if choice.columns:
         available = [head.names[place] for place in places]
         require_available(choice.columns, available, "columns", "column", head.where)
@@ -217,7 +219,7 @@ _source = partial(
     Source,
     holds="labelled sequences",
     path="a file or a folder",
-    keys=("columns", "time_column", "header", "delimiter", "decimal"),
+    keys=("columns", "time_column", "missing_values", "header", "delimiter", "decimal"),
 )
 FORMAT = Format(
     (

@@ -30,6 +30,7 @@ from fedproto_app.data.table import (
     LOOKED_AT,
     MISSING,
     Columns,
+    Head,
     TableFile,
     head_of,
     require_few_columns,
@@ -54,6 +55,7 @@ _MARKS = {  # first bytes of files that are not text
     b"\xd0\xcf\x11\xe0": "an old Excel sheet; save it as .xlsx or CSV",
     b"\x89HDF": "an HDF5 file; source hdf5 reads it",
 }
+_IF_TITLES = "; if the names of the columns stand further down, set data.header to their line"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _LINE_END = ord("\n")
 
@@ -93,13 +95,17 @@ class CsvFile(TableFile):
 
         text = self._unread or _without_blank_end(_blocks(self._source, self._where))
         self._unread = None
-        checked = _checked(text, len(self.head.names), self.delimiter, columns, self._where)
+        text = _without_first(text, self.head.rows)
+        checked = _checked(text, self.head, self.delimiter, columns)
         # With the delimiter as its decimal sign, pandas would cut cells: texts are safe.
         in_texts = style == "texts" or (style == "comma" and self.delimiter == ",")
-        kinds = columns.read if in_texts else columns.texts
+        kinds = dict.fromkeys(columns.read if in_texts else columns.texts, "str")
+        if columns.clients is not None and not in_texts:  # its times come once for each client
+            kinds |= dict.fromkeys(columns.texts, "category")
         missing: Any = MISSING  # pandas takes places for names, its stubs do not
         if columns.clients is not None:  # "NA" may be a country's code
-            missing = {**dict.fromkeys(columns.read, MISSING), columns.clients: [""]}
+            names = columns.parts(columns.clients)
+            missing = {place: [""] if place in names else MISSING for place in columns.read}
         try:
             yield from pd.read_csv(
                 BufferedReader(_Stream(checked), _PIECE),
@@ -107,10 +113,9 @@ class CsvFile(TableFile):
                 decimal="," if style == "comma" and not in_texts else ".",
                 names=range(len(self.head.names)),
                 usecols=columns.read,
-                dtype=dict.fromkeys(kinds, str),
+                dtype=kinds,
                 na_values=missing,
                 header=None,
-                skiprows=self.head.rows,
                 index_col=False,
                 keep_default_na=False,
                 skip_blank_lines=False,  # in a single column such a line is a missing value
@@ -144,8 +149,17 @@ class _Stream(RawIOBase):
         return count
 
 
+def _without_first(blocks: Iterator[bytes], lines: int) -> Iterator[bytes]:
+    """Yield these blocks of whole lines without the first lines."""
+    for block in blocks:
+        while lines and block:
+            block, lines = block[block.index(b"\n") + 1 :], lines - 1
+        if block:
+            yield block
+
+
 def _checked(
-    blocks: Iterator[bytes], width: int, delimiter: str, columns: Columns, where: str
+    blocks: Iterator[bytes], head: Head, delimiter: str, columns: Columns
 ) -> Iterator[bytes]:
     """Yield these blocks of whole lines once all of their rows have as many cells as the header.
 
@@ -153,21 +167,24 @@ def _checked(
     From the first quotation mark on rows are cut by `csv`, as a quoted cell may hold delimiters and
     ends of lines.
     """
-    rows, size = 0, 0
+    rows, size, width, where = head.rows, 0, len(head.names), head.where
 
     def require(counts: NDArray[np.int64]) -> None:
         if (wrong := counts != width).any():
             place = int(wrong.argmax())
             raise DataError(
-                f"{where}: line {rows + place + 1} has {counts[place]} cells, line 1 has {width}"
+                f"{where}: line {rows + place + 1} has {counts[place]} cells, line "
+                f"{head.above + 1} has {width}"
+                f"{_IF_TITLES if rows + place == head.rows else ''}"
             )
 
     for block in blocks:
         if b'"' in block:
             break
         data = np.frombuffer(block, np.uint8)
-        ends, signs = np.flatnonzero(data == _LINE_END), np.flatnonzero(data == ord(delimiter))
-        require(np.diff(np.searchsorted(signs, ends), prepend=0) + 1)
+        ends_or_signs = data[(data == _LINE_END) | (data == ord(delimiter))]
+        ends = np.flatnonzero(ends_or_signs == _LINE_END)
+        require(np.diff(ends, prepend=-1))
         rows, size = rows + len(ends), size + len(block)
         require_room(columns.bytes_of(rows) + size, where)
         yield block
@@ -254,7 +271,7 @@ def _require_text(content: bytes, offset: int, where: str) -> None:
     if b"\0" in content:
         place = offset + content.index(b"\0")
         raise DataError(f"{where}: not UTF-8 text: a zero byte after {place} bytes")
-    if content.count(b"\r") != content.count(b"\r\n"):
+    if b"\r" in content and content.count(b"\r") != content.count(b"\r\n"):
         raise DataError(
             f"{where}: a carriage return without a line feed; end lines with a line feed"
         )
@@ -331,18 +348,19 @@ def _cuts_evenly(lines: list[str], sign: str) -> bool:
     return len(widths) == 1 and widths != {1}
 
 
-def _sample(path: Path) -> Sample:
+def _sample(path: Path, answers: DataSettings) -> Sample:
     """Return the ends of the table, and the delimiter if the file does not show it for certain."""
     lines, further, count = _ends_of(path)
     settings: Changes = {}
     try:
-        delimiter = delimiter_of(lines, str(path))
+        chosen = DELIMITERS.get(answers.delimiter)
+        delimiter = chosen or delimiter_of(lines, str(path), answers.decimal)
     except DataError:
         # Several delimiters fit; if the comma is among them, take it as the decimal comma.
         delimiter = delimiter_of(lines, str(path), "comma")
         settings["data.delimiter"] = next(k for k, v in DELIMITERS.items() if v == delimiter)
     first, last = ([cells(line, delimiter) for line in part] for part in (lines, further))
-    return sample_of_rows(first, last, count, settings)
+    return sample_of_rows(first, last, count, answers.header, settings)
 
 
 FORMAT = table_format(
@@ -353,8 +371,8 @@ FORMAT = table_format(
         lambda path, settings: CsvFile(path, str(path), settings),
         keys=("header", "delimiter", "decimal"),
         hint=", one to be predicted is source recordings",
+        further=re.compile(r"\.(txt|dat|data)(\.gz)?$", re.IGNORECASE),
     ),
     "a .csv, .tsv or .txt file, gzipped or not, or a folder of them",
     _sample,
-    further=re.compile(r"\.(txt|txt\.gz|dat|data)$"),
 )

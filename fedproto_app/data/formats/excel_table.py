@@ -1,4 +1,4 @@
-"""Read a table from the first sheet of an Excel file with openpyxl (the extra ``excel``).
+"""Read a table from a sheet of an Excel file with openpyxl (the extra ``excel``).
 
 openpyxl reads a sheet row by row. (calamine, which is faster, reserves memory for every cell
 between the first and the last, so that a sheet with two distant cells ends the process.)
@@ -18,6 +18,7 @@ from zipfile import ZipFile
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import require_file, require_room
 from fedproto_app.data.number_styles import Style
+from fedproto_app.data.source_checks import require_available
 from fedproto_app.data.table import (
     LOOKED_AT,
     MISSING,
@@ -46,10 +47,10 @@ Row = list[object]
 
 
 class ExcelFile(TableFile):
-    """The first sheet of a file that is not empty; `DataError` names the column and row."""
+    """The sheet that is set, or the first that is not empty; `DataError` names column and row."""
 
     def __init__(self, path: Path, settings: DataSettings) -> None:
-        self._rows, first, notes = _sheet(path)
+        self._rows, first, notes = _sheet(path, settings.sheet)
         texts = [[_text(cell) for cell in row] for row in self._rows[:LOOKED_AT]]
         head = head_of(texts, str(path), settings, "row", first)
         if len(self._rows) <= head.rows:
@@ -72,25 +73,35 @@ class ExcelFile(TableFile):
         return [frame]
 
 
-def _sample(path: Path) -> Sample:
-    rows, _, _ = _sheet(path, _SAMPLED)
+def _sample(path: Path, answers: DataSettings) -> Sample:
+    rows, first_row, _ = _sheet(path, answers.sheet, _SAMPLED)
     ends = rows[:LOOKED_AT], rows[LOOKED_AT:][-LOOKED_AT:]
     first, last = ([[_text(cell) for cell in row] for row in part] for part in ends)
-    return sample_of_rows(first, last, len(rows))
+    return sample_of_rows(first, last, len(rows), answers.header, first_row=first_row)
 
 
-def _sheet(path: Path, most: int | None = None) -> tuple[list[Row], int, tuple[str, ...]]:
-    """Return the rows of the first sheet that is not empty, the number of the first, and notes.
+def _sheet(
+    path: Path, name: str, most: int | None = None
+) -> tuple[list[Row], int, tuple[str, ...]]:
+    """Return the rows of a sheet, the number of the first of them, and notes.
+
+    name: of the sheet; "": the first that is not empty.
 
     Empty rows and columns around the table are left out. most: rows to read; None: all.
     """
     with _opened(path) as book:
-        for sheet in book.worksheets:
+        titles = [sheet.title for sheet in book.worksheets]
+        if name:
+            require_available([name], titles, "sheet", "sheet", str(path))
+        for sheet in book.worksheets if not name else [book.worksheets[titles.index(name)]]:
             rows, first = _rows(sheet, path, most)
             if rows:
                 unread = [further.title for further in book.worksheets if further is not sheet]
-                note = f"only the sheet {sheet.title!r} is read, not {', '.join(unread)}"
-                return rows, first, (note,) if unread else ()
+                note = (
+                    f"only the sheet {sheet.title!r} is read, not {', '.join(unread)}: "
+                    "data.sheet chooses"
+                )
+                return rows, first, (note,) if unread and not name else ()
     raise DataError(f"{path}: no cell has a value")
 
 
@@ -196,7 +207,7 @@ def _opened(path: Path) -> Iterator[Workbook]:
 
 
 FORMAT = table_format(
-    TableFormat("excel", EXCEL_SUFFIX, ".xlsx", ExcelFile, keys=("header", "decimal")),
+    TableFormat("excel", EXCEL_SUFFIX, ".xlsx", ExcelFile, keys=("sheet", "header", "decimal")),
     "an .xlsx or .xlsm file, or a folder of them",
     _sample,
 )

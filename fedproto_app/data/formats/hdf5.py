@@ -21,7 +21,7 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Stamps, Times
 from fedproto_app.data.files import require_room
 from fedproto_app.data.format import Format, Source, by_name
-from fedproto_app.data.row_order import in_order
+from fedproto_app.data.row_order import in_order, with_counts
 from fedproto_app.data.series import ClientSeries, ColumnNames, columns_on_a_clock, counted_columns
 from fedproto_app.settings import DataSettings
 
@@ -47,7 +47,7 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
     if times is None:
         yield from counted_columns(names, values, columns=columns)
         return
-    rows = in_order(Stamps(times, utc), values, path)
+    rows = with_counts({"": in_order(Stamps(times, utc), values, path)})[""]
     yield from columns_on_a_clock(names, rows, path, columns=columns)
 
 

@@ -92,7 +92,7 @@ class ParquetFile(TableFile):
         require_room(self._bytes, self._path)
 
 
-def _sample(path: Path) -> Sample:
+def _sample(path: Path, _: DataSettings) -> Sample:
     with _opened(path) as file:
         names, times = list(file.schema_arrow.names), _times(file.schema_arrow)
         require_few_columns(len(names), str(path))
@@ -109,8 +109,8 @@ def _sample(path: Path) -> Sample:
             for batch in (first, last)
         )
     columns = [
-        Column("" if name == INDEX else name, *ends)
-        for name, *ends in zip(names, first_cells, last_cells, strict=True)
+        Column("" if name == INDEX else name, first_of, last_of)
+        for name, first_of, last_of in zip(names, first_cells, last_cells, strict=True)
     ]
     return Sample(columns, rows, has_times=times is not None)
 

@@ -72,13 +72,11 @@ def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) 
 
 def _codes(clients: Iterable[ClientSeries]) -> list[str]:
     """Name values such as -999 that repeat far outside the others."""
-    parts = [
-        f"{code:g} comes {count} times in {client.name}"
-        for client in clients
-        for code, count in codes_in(client.values)
-    ]
-    doubt = "far from the other values: if it stands for a missing value, leave those cells empty"
-    return [f"{listed(parts)}, {doubt}"] if parts else []
+    found = [(c.name, code, count) for c in clients for code, count in codes_in(c.values)]
+    parts = [f"{code:g} comes {count} times in {name}" for name, code, count in found]
+    codes = ",".join(dict.fromkeys(f"{code:g}" for _, code, _ in found))
+    doubt = f"if it stands for a missing value, --set data.missing-values={codes} leaves it out"
+    return [f"{listed(parts)}, far from the other values: {doubt}"] if parts else []
 
 
 def codes_in(values: Vector) -> list[tuple[float, int]]:

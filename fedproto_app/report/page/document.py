@@ -216,13 +216,13 @@ class Part:
         return {f"{name}-of-{self.number}": title for name, title in headings.items() if title}
 
 
-def write_report(runs: Iterable[Run], file: Path) -> None:
-    """Write a page on finished runs, completely or not at all.
+def write_report(runs: Iterable[Run], file: Path, notes: Sequence[str] = ()) -> None:
+    """Write a page on finished runs, completely or not at all. notes: on what was done to the data.
 
     Runs that differ only in their seed share a row, as in a comparison. Each question, as on
     one dataset and horizon, has its own part.
     """
-    page = render(runs).encode("utf-8", "replace")  # names may contain lone surrogates
+    page = render(runs, notes).encode("utf-8", "replace")  # names may contain lone surrogates
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, page)
 
@@ -233,8 +233,8 @@ def report_of(folder: Path) -> Path:
     return folder / REPORT
 
 
-def render(runs: Iterable[Run]) -> str:
-    """Return the page on these runs as HTML."""
+def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
+    """Return the page on these runs as HTML, with notes on what was done to the data."""
     groups, _ = group_runs(runs)
     by_question = questions(ranked(with_better_off(groups)))
     parts = [_part(number, question) for number, question in enumerate(by_question, start=1)]
@@ -250,6 +250,7 @@ def render(runs: Iterable[Run]) -> str:
     environment.globals |= drawing
     return environment.from_string(template).render(
         parts=parts,
+        notes=notes,
         **{name: Markup(text) for name, text in texts.items()},
         **{f"{name}_digest": _digest(text) for name, text in texts.items()},
         version=__version__,
