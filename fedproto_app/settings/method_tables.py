@@ -1,4 +1,4 @@
-"""The tables of all methods in docs/methods.md and docs/secure-sum.md, from what methods declare.
+"""The tables of all methods in docs/methods.md and docs/protection.md, from what methods declare.
 
 `python -m fedproto_app.settings.tables --write` writes them between markers. In docs/methods.md a
 row keeps the words that a person wrote about its method. A new method gets a row made of its
@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import Literal, get_args, get_origin
 
+from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.method import SEQUENCE_TASKS, Method
 from fedproto_app.core.methods import METHODS, part_of
+from fedproto_app.core.section import Section
 from fedproto_app.core.sends import Sends, Sizes, unmaskable
+from fedproto_app.settings.reading import settings_from
 
 _BEGIN, _END = "<!-- methods: begin -->\n", "<!-- methods: end -->\n"
 _METHODS_HEAD = "| method | works on | sent | cost | source |\n|---|---|---|---|---|\n"
-_MASKS_HEAD = "| methods | masked sums | what is summed, or why not |\n|---|---|---|\n"
+_PROTECTION_HEAD = "| methods | masked sums | noise | robust rules |\n|---|---|---|---|\n"
+_YES = "yes"
 _HOLDS = {
     "forecasting": "series",
     "classification": "images",
@@ -41,21 +46,59 @@ def with_methods_table(text: str) -> str:
     return _replaced(text, _METHODS_HEAD + "".join(rows))
 
 
-def with_masks_table(text: str) -> str:
-    """Return the text of docs/secure-sum.md with its table rewritten.
+def with_protection_table(text: str) -> str:
+    """Return the text of docs/protection.md with its table rewritten.
 
-    Methods with masked sums come first, and methods with the same reason share a row.
+    Methods with the same answers share a row, and those with most protection come first. A setting
+    of a method that changes an answer has a row of its own.
     """
-    sharing: dict[tuple[str, str], list[str]] = {}
+    sharing: dict[tuple[str, ...], list[str]] = {}
     for name, method in METHODS.items():
-        releases = releases_by_default(method)
-        totals = " and of ".join(release.name for release in releases)
-        reason = unmaskable(releases)
-        cells = ("no", reason) if reason else ("yes", f"totals of {totals}")
-        sharing.setdefault(cells, []).append(name)
-    in_order = sorted(sharing, key=lambda cells: cells[0], reverse=True)
-    rows = [_row(sharing[cells], *cells) for cells in in_order]
-    return _replaced(text, _MASKS_HEAD + "".join(rows))
+        by_default = _protection(method, {})
+        sharing.setdefault(by_default, []).append(f"`{name}`")
+        for key, value in _other_choices(method.settings):
+            if (cells := _protection(method, {key: value})) != by_default:
+                sharing.setdefault(cells, []).append(f'`{name}.{key} = "{value}"`')
+    in_order = sorted(sharing, key=lambda cells: [not cell.startswith(_YES) for cell in cells])
+    rows = [" | ".join(["| " + ", ".join(sharing[cells]), *cells]) + " |\n" for cells in in_order]
+    return _replaced(text, _PROTECTION_HEAD + "".join(rows))
+
+
+def _protection(method: Method, choice: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return whether masked sums, noise and robust rules go with a method, or why not.
+
+    choice: settings of its table, by key.
+    """
+    releases = _releases(method, method.settings(**choice))
+    if not releases:
+        return ("sends nothing",) * 3
+    totals = " and of ".join(release.name for release in releases)
+    unbounded = [release.name for release in releases if not release.clip]
+    no_noise = f"no bound on {unbounded[0]}" if unbounded else ""
+    if method.joined_clients:
+        no_noise = "clients see each other's values"
+    return (
+        unmaskable(releases) or f"{_YES}: totals of {totals}",
+        no_noise or _YES,
+        _YES if _takes_rules(method, choice) else "no",
+    )
+
+
+def _takes_rules(method: Method, choice: Mapping[str, str]) -> bool:
+    changes = {f"{method.table_name}.{key}": value for key, value in choice.items()}
+    changes |= {"method": method.name, "task": _first_task(method), "aggregation.rule": "median"}
+    try:
+        settings_from(changes)
+    except SettingsError:
+        return False
+    return True
+
+
+def _other_choices(table: type[Section]) -> Iterator[tuple[str, str]]:
+    """Yield the keys and values of a method's settings that have a few values to choose from."""
+    for name, field in table.model_fields.items():
+        values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        yield from ((name.replace("_", "-"), value) for value in values)
 
 
 def works_on(method: Method) -> str:
@@ -70,8 +113,16 @@ def works_on(method: Method) -> str:
 
 def releases_by_default(method: Method) -> Sequence[Sends]:
     """Return what a method declares with its table's defaults, on the first of its tasks."""
-    learner = part_of(method, "learner", (*method.tasks, "forecasting")[0])
-    releases: Sequence[Sends] = learner.sends(method.settings(), Sizes())
+    return _releases(method, method.settings())
+
+
+def _first_task(method: Method) -> str:
+    return (*method.tasks, "forecasting")[0]
+
+
+def _releases(method: Method, section: Section) -> Sequence[Sends]:
+    learner = part_of(method, "learner", _first_task(method))
+    releases: Sequence[Sends] = learner.sends(section, Sizes())
     return releases
 
 

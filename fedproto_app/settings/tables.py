@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from fedproto_app.core.methods import METHODS
 from fedproto_app.core.section import Section, without_markdown
 from fedproto_app.settings.faults import fields, subtable
-from fedproto_app.settings.method_tables import with_masks_table, with_methods_table
+from fedproto_app.settings.method_tables import with_methods_table, with_protection_table
 from fedproto_app.settings.reading import BESIDE
 from fedproto_app.settings.run import Settings
 
@@ -117,7 +117,7 @@ DOCUMENTS = {
     "pyproject.toml": with_pyproject_tables,
     "docs/settings.md": with_docs_table,
     "docs/methods.md": with_methods_table,
-    "docs/secure-sum.md": with_masks_table,
+    "docs/protection.md": with_protection_table,
 }
 
 
