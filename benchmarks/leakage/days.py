@@ -169,10 +169,12 @@ def phases_of(client: ClientSeries, settings: Settings) -> NDArray[np.int64]:
     return np.asarray((client.start + first + np.arange(length)) % DAY)
 
 
-def series_from(truths: Sequence[Tensor], start: Vectors, learner: KindredLearner) -> Vectors:
+def series_from(
+    truths: Sequence[Tensor], start: Vectors, learner: KindredLearner, steps: int = 1000
+) -> Vectors:
     """Return the series whose A and B come nearest to the mean of those of these series, [length].
 
-    start: where the search begins.
+    start: where the search begins. steps: of the search by values, and of that by waves.
     """
     settings, guess = learner.task.settings, torch.from_numpy(start)
     back = lookback(settings.data)
@@ -187,7 +189,7 @@ def series_from(truths: Sequence[Tensor], start: Vectors, learner: KindredLearne
     for width in (learner.model.plain_width, learner.model.representation_dim):
         both = zip(*(sent(width, truth, truth) for truth in truths), strict=True)
         observed = [torch.stack(rows).mean(dim=0).float().double() for rows in both]
-        guess = inverted(partial(sent, width), observed, guess, torch.zeros(1).double(), 1000)
+        guess = inverted(partial(sent, width), observed, guess, torch.zeros(1).double(), steps)
     return np.asarray(guess.numpy())
 
 

@@ -27,6 +27,7 @@ from benchmarks.leakage.days import (
 from benchmarks.leakage.victims import Victims
 from benchmarks.pages import table_texts
 from fedproto_app.core.messages import Guidance
+from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows
@@ -41,6 +42,7 @@ SIZES = {  # clients in a sum
     "masked, five nodes": 5,
     "masked, five nodes of three clients": 15,
 }
+SEARCH = 200  # steps of the search for a series
 CALENDAR = {"data.calendar": "phase"}
 
 
@@ -53,7 +55,9 @@ class SumAttack(NamedTuple):
 
 def sum_attacks(victims: Victims) -> list[SumAttack]:
     """Run all attacks."""
-    series = load_series(victims.settings("kindred").data)
+    in_order = load_series(victims.settings("kindred").data)  # neighbours resemble each other
+    order = numpy_stream(0, "clients in sums").permutation(len(in_order))
+    series = [in_order[number] for number in order]
     rows = {
         "the mean day": _mean_day(victims, series),
         "a day, by two runs of seven days and of eight": _difference(victims, series),
@@ -76,12 +80,12 @@ def _sums(size: int) -> Iterator[slice]:
 def _figures(days: Vectors, truths: Vectors) -> list[float]:
     """Return the mean correlation for each size. days: [N, p] as read in the clear; a sum has the
     mean of its clients'. truths: [N, p]."""
-    known = truths[INSIDE:].mean(axis=0)
+    outside = truths[INSIDE:].mean(axis=0)
     return [
         float(
             np.mean(
                 [
-                    correlation(days[clients].mean(axis=0) - known, truth - known)
+                    correlation(days[clients].mean(axis=0) - outside, truth - outside)
                     for clients in _sums(size)
                     for truth in truths[clients]
                 ]
@@ -136,15 +140,15 @@ def _series(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:
     samples = learner.task.gather([make_windows(client, settings.data) for client in series], 1)
     length = lookback(settings.data) + DAY
     truths = [standardised(samples, row, length, learner.task.layout) for row in range(len(series))]
-    known = np.stack([truth.numpy() for truth in truths[INSIDE:]]).mean(axis=0)
+    outside = np.stack([truth.numpy() for truth in truths[INSIDE:]]).mean(axis=0)
     start = mean_day(samples).double().numpy()[INSIDE:].mean(axis=0)
     figures = []
     for size in SIZES.values():
-        # One sum, and in the clear three, because a search takes seconds.
-        found = []
+        # One sum, and in the clear three, because a search takes long.
+        of_size = []
         for clients in list(_sums(size))[: 3 if size == 1 else 1]:
             phases = phases_of(series[clients.start], settings)
-            guess = series_from(truths[clients], start[phases], learner)
-            found += [correlation(guess - known, t.numpy() - known) for t in truths[clients]]
-        figures.append(float(np.mean(found)))
+            guess = series_from(truths[clients], start[phases], learner, SEARCH)
+            of_size += [correlation(guess - outside, t.numpy() - outside) for t in truths[clients]]
+        figures.append(float(np.mean(of_size)))
     return figures

@@ -14,6 +14,7 @@ import torch
 from scipy.special import softmax
 from torch import Tensor
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
@@ -54,6 +55,7 @@ from tests.strategies.kindred_pair import (
     by_hand,
     tiny_series,
 )
+from tests.strategies.server_half import NODE
 
 # --- the client's half ---------------------------------------------------------------------------
 
@@ -398,8 +400,10 @@ def test_a_masked_sum_that_no_clients_can_have_is_not_used() -> None:
     values = {name: array.sum(axis=0, dtype=np.float64) for name, array in message.items()}
     for factor, used in ((1.0, True), (1e4, False)):
         part = Total({name: factor * value for name, value in values.items()}, 4)
+        keys = [ClientKey(client, NODE) for client in CLIENTS[:3]]
+        pair.strategy.answered([NODE], keys, evaluation=False)
         pair.strategy.received.take_total(part)
-        assert bool(pair.priors().clients) is used
+        assert pair.priors().clients == (CLIENTS[:3] if used else [])
         faults = [r.reason for r in pair.strategy.federation.history.log.refused]
         assert any("masked sum of all nodes: its means cannot" in f for f in faults) is not used
 

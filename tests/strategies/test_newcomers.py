@@ -86,11 +86,12 @@ def test_the_invariants_hold_with_newcomers(tmp_path: Path, method: str) -> None
         assert deviation.held, (words, deviation)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "analytic"])
+@pytest.mark.parametrize("method", ["fedavg", "analytic", "kindred"])
 def test_masked_sums_leave_newcomers_out(tmp_path: Path, method: str) -> None:
     """The sums are those of the clients that send, so the numbers are those without masks."""
     traffic(tmp_path, DAYS)
-    runs = runs_of(method, tmp_path, rounds=1)
+    totals = {"kindred.sharing": "common"} if method == "kindred" else {}
+    runs = runs_of(method, tmp_path, rounds=1, **totals)
     errors = [
         read_clients(runs.run(label, 4, **changes)).by_client("mse")
         for label, changes in (("open", {}), ("masked", {"aggregation.secure": True}))

@@ -87,6 +87,7 @@ class KindredStrategy(PersonalStrategy):
         self._prior_arrays: Arrays = {}  # the priors of the present evaluation
         self._totals: dict[str, Total] = {}  # of the present evaluation, by group
         self._group_of: dict[ClientKey, str] = {}
+        self._answered: set[ClientKey] = set()  # the clients in the newest masked sums
 
     def conclude(self, round_: Round) -> None:
         """Compute all clients' priors, or the totals, once for all nodes."""
@@ -155,8 +156,8 @@ class KindredStrategy(PersonalStrategy):
         self, clients: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
     ) -> Guidance:
         """Return the totals over all clients and over the groups of these."""
-        latest, masked = self.received.latest, self.received.total is not None
-        keys = [key for key in clients if masked or latest(key) or not facts[key].samples]
+        counted = set(self.received.clients) if self.received.total is None else self._answered
+        keys = [key for key in clients if key in counted or not facts[key].samples]
         groups = {self._group_of[key] for key in keys} | {ALL}
         sums = {name: self._totals[name] for name in sorted(groups & self._totals.keys())}
         others = [
@@ -181,9 +182,11 @@ class KindredStrategy(PersonalStrategy):
     def answered(
         self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
-        """Drop the priors, which are gigabytes for thousands of clients."""
+        """Drop the priors after an evaluation: for thousands of clients they are gigabytes."""
         if evaluation:
             self._prior_arrays, self._totals = {}, {}
+        else:
+            self._answered = set(clients)
 
     def _priors(self, clients: int) -> Arrays:
         """Return all clients' priors for every temperature, [N, T, …].

@@ -159,7 +159,7 @@ FORECASTING = TaskMetrics(
         "over clients: worst tenth has the mean MSE, MASE is the median and MAE the mean; better "
         "off: clients with a lower MAE than with their best local model"
     ),
-    inputs=("path", "calendar", "known", "covariates", "holidays"),
+    inputs=("path", "groups", "calendar", "known", "covariates", "holidays"),
     orders={
         "median": _MEDIAN,
         "mean": _MEAN,
