@@ -37,9 +37,9 @@ class Forecaster:
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
     ("h", "30min", "B", "MS", "QE"), or 1 for counted steps; None: not checked. horizon: values
-    forecast at once; intervals reach so far. period, calendar: None: by the step of the data. known: the
-    columns of the frame that are known in advance, such as a weather forecast. model: as for `run`.
-    settings: further settings, with dotted keys or nested. folder: for the runs; None: a
+    forecast at once; intervals reach so far. period, calendar: None: by the step of the data.
+    known: the columns of the frame that are known in advance, such as a weather forecast. model: as
+    for `run`. settings: further settings, with dotted keys or nested. folder: for the runs; None: a
     temporary one, which is removed with the forecaster. on_round, progress: as for `run`.
 
     run_: the `Run` after `fit`. Of a copy without `folder` it is a part of the run, in a temporary
