@@ -37,9 +37,9 @@ class Forecaster:
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
     ("h", "30min", "B", "MS", "QE"), or 1 for counted steps; None: not checked. horizon: values
-    forecast at once; intervals reach so far. period, calendar: None: by the step of the data. known: the
-    columns of the frame that are known in advance, such as a weather forecast. model: as for `run`.
-    settings: further settings, with dotted keys or nested. folder: for the runs; None: a
+    forecast at once; intervals reach so far. period, calendar: None: by the step of the data.
+    known: the columns of the frame that are known in advance, such as a weather forecast. model: as
+    for `run`. settings: further settings, with dotted keys or nested. folder: for the runs; None: a
     temporary one, which is removed with the forecaster. on_round, progress: as for `run`.
 
     run_: the `Run` after `fit`. Of a copy without `folder` it is a part of the run, in a temporary
@@ -47,7 +47,7 @@ class Forecaster:
     """
 
     method: str = "kindred"
-    freq: str | int | None = None
+    freq: str | int | BaseOffset | None = None
     horizon: int = 1
     period: int | None = None
     calendar: str | None = None
@@ -228,7 +228,7 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
     return unpacked
 
 
-def _offsets(freq: str | int) -> list[BaseOffset]:
+def _offsets(freq: str | int | BaseOffset) -> list[BaseOffset]:
     """Return the steps that pandas writes so, none for an int; raise `DataError` for no such step.
 
     M, Q and Y, as periods have them, are the steps from their start and from their end.
@@ -237,19 +237,18 @@ def _offsets(freq: str | int) -> list[BaseOffset]:
 
     if isinstance(freq, int):
         return []
-    for texts in ([freq], [f"{freq}S", f"{freq}E"], [str(freq).lower()]):
+    for texts in ([freq], [f"{freq}S", f"{freq}E"]):
         with suppress(ValueError):
-            offsets = [to_offset(text) for text in texts]
-            break
-    else:
-        raise DataError(f"freq = {freq!r}: pandas knows no such step")
-    if texts == [str(freq).lower()] != [freq]:  # earlier pandas wrote H for h
-        raise DataError(f"freq = {freq!r}: pandas writes {texts[0]!r}")
-    return offsets
+            return [to_offset(text) for text in texts]
+    lower = str(freq).lower()
+    with suppress(ValueError):
+        to_offset(lower)
+        raise DataError(f"freq = {freq!r}: pandas writes {lower!r}")  # earlier H for h
+    raise DataError(f"freq = {freq!r}: pandas knows no such step")
 
 
 def _require_step(
-    series: Sequence[ClientSeries], freq: str | int, offsets: Sequence[BaseOffset]
+    series: Sequence[ClientSeries], freq: str | int | BaseOffset, offsets: Sequence[BaseOffset]
 ) -> None:
     """Raise `DataError` if the series have another step than freq, which is one of these offsets of
     pandas, none for an int."""

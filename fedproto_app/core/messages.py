@@ -190,9 +190,9 @@ class NodeRoster:
     """A node's answer to the roster query: its clients, or why some or all cannot take part.
 
     label: the node's own name for itself, stable over restarts, or "". partitions: how many nodes
-    the simulation has, 0 in deployment. error: why the node has no clients at all, or "".
-    inputs, classes, known, step: the data's shape. class_counts: train samples by stage and class
-    of each client, if the nodes share out one data set. stages: the largest number of stages of a client.
+    the simulation has, 0 in deployment. error: why the node has no clients at all, or "". inputs,
+    classes, known, step: the data's shape. class_counts: train samples by stage and class of each
+    client, if the nodes share out one data set. stages: the largest number of stages of a client.
     notes: what a person should know of its data. times: when the clients' samples are, if the
     method must know.
     """

@@ -1,9 +1,9 @@
 """Read the times of a table, and turn them into positions on one clock.
 
 A column of times holds dates, periods such as 1998Q1, years, counts since 1970, or numbers of
-steps. A position is the number of whole steps since 1970, which may be steps of the calendar, such as
-months or business days. Counted from one origin, equal wall-clock hours have equal phase in every
-file and at every site, whenever recording began.
+steps. A position is the number of whole steps since 1970, which may be steps of the calendar, such
+as months or business days. Counted from one origin, equal wall-clock hours have equal phase in
+every file and at every site, whenever recording began.
 """
 
 from __future__ import annotations
@@ -168,7 +168,9 @@ class Clock:
 
     @property
     def cycle(self) -> int:
-        """How many steps a day has, or where a step is a day, a week; else 0."""
+        """How many steps a day has, a week of days, or a year of months; 0 without such a cycle."""
+        if self.months:
+            return 0 if 12 % self.months or self.months == 12 else 12 // self.months
         of_day = self.steps_in(DAY)
         is_daily = of_day == 1 or self.week != _EVERY_DAY
         return of_day if of_day > 1 else self.steps_in(WEEK) * is_daily
@@ -280,8 +282,8 @@ def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> C
 
     Times that all lie on one day of a month, from its start or its end, are steps of months, and
     days without certain weekdays are steps of the others. Else the step is the most common
-    distance. may_lack_rows: whether most rows may be left out, so that the step is the largest that divides
-    the distances of all times, and days without rows are days.
+    distance. may_lack_rows: whether most rows may be left out, so that the step is the largest that
+    divides the distances of all times, and days without rows are days.
     """
     stamps = [of_client for of_client in clients if len(of_client.times)]
     all_times = [of_client.times for of_client in stamps]

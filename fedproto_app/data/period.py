@@ -37,11 +37,11 @@ def step_of(series: Sequence[ClientSeries]) -> Clock | None:
 def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
     """Return the period in steps and where it comes from: the clock, else autocorrelation."""
     if (clock := step_of(series)) is not None:
-        if clock.months:
-            in_year = 1 if 12 % clock.months else 12 // clock.months
-            return in_year, "a year" if in_year > 1 else "a step, as none is shorter"
         if clock.cycle:
-            return clock.cycle, "a day" if clock.steps_in(DAY) > 1 else "a week"
+            shorter = "a day" if clock.steps_in(DAY) > 1 else "a week"
+            return clock.cycle, "a year" if clock.months else shorter
+        if clock.months:
+            return 1, "a step, as none is shorter"
         if clock.step == WEEK:
             return 52, "a year"
     periods = [period for client in series if (period := find_period(client.values))]

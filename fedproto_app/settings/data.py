@@ -243,7 +243,7 @@ class DataSettings(Section):
     )
     least_periods: CountOrZero = setting(
         0,
-        "train only on whole blocks of so many days (of daily values weeks, without times 24 "
+        "train only on whole blocks of so many days (of days weeks, of months years, else of 24 "
         "steps), as [sites](sites.md#blocks-of-periods) do; 0: on all",
     )
     train_share: Share = setting(

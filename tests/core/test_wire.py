@@ -38,7 +38,7 @@ def test_the_same_version_has_no_fault() -> None:
     [
         ({}, "of an unknown version"),
         ({"protocol": 1, "version": "0.1.7"}, "0.1.7"),
-        ({"protocol": 3, "version": "0.3.0"}, "0.3.0"),
+        ({"protocol": 4, "version": "0.3.0"}, "0.3.0"),
         ({"protocol": "2", "version": "x" * 1000}, "of an unknown version"),
         ({"protocol": 1.0, "version": "0\x1b[2J"}, "of an unknown version"),
     ],

@@ -476,6 +476,24 @@ def test_one_row_ahead_is_of_the_series_clock(time: Any, clock: Clock | None, st
     assert (row.start, row.known.tolist(), row.clock) == (start, [[7.0]], clock)
 
 
+def test_columns_of_all_days_are_cut_to_business_days(tmp_path: Path) -> None:
+    days = pd.date_range("2024-01-01", periods=40, freq="D")
+    daily = saved(tmp_path, pd.DataFrame({"date": days, "wind": range(40)}), "wind.csv")
+    sold = pd.DataFrame({"date": days[:28], "shop": 1.0})
+    shop = saved(tmp_path, sold[days[:28].day_of_week < 5], "shop.csv")
+    series = load(shop, "wide-csv", covariates=str(daily))["shop"]
+    assert series.clock is not None
+    assert series.clock.words == "business days, Monday to Friday"
+    assert series.known[:, 0].tolist() == [day for day in range(40) if day % 7 < 5]
+    monthly = pd.date_range("2020-01-31", periods=30, freq="ME")
+    starts = pd.DataFrame({"date": monthly + pd.offsets.Day(1), "wind": range(30)})
+    loads = saved(tmp_path, pd.DataFrame({"date": monthly, "load": 1.0}), "loads.csv")
+    with pytest.raises(DataError, match=r"monthly, at the month's start, but client 'load' has"):
+        load(loads, "wide-csv", covariates=str(saved(tmp_path, starts, "starts.csv")))
+    with pytest.raises(DataError, match=r"data.calendar = 'week': .* step of .* is 1 month"):
+        load(loads, "wide-csv", calendar="week")
+
+
 def test_texts_that_are_not_listed_are_0_where_others_are_allowed(tmp_path: Path) -> None:
     north = long(tmp_path, LONG, known="weather=sun|rain|*")["north"]
     assert north.columns == ("weather=sun", "weather=rain")

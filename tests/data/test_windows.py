@@ -16,7 +16,7 @@ from hypothesis.strategies import integers
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Clock
+from fedproto_app.data.clock import DAY, Clock
 from fedproto_app.data.scale import seasonal_difference
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
@@ -225,6 +225,20 @@ def test_a_test_part_begins_at_a_time_of_the_source(
 ) -> None:
     with pytest.raises(DataError, match=f"data.test-start = '{given}': .*{reason}"):
         why_refused(hourly(20, clock=clock), DataSettings(test_start=given))
+
+
+@pytest.mark.parametrize(
+    ("clock", "given", "begin"),
+    [
+        (Clock(np.timedelta64(1, "M"), np.timedelta64(-1, "D")), "2014-10", "2014-10-31"),
+        (Clock(np.timedelta64(3, "M"), np.timedelta64(0, "D"), form="Q"), "2014Q4", "2014Q4"),
+        (Clock(np.timedelta64(12, "M"), np.timedelta64(0, "D"), form="Y"), "2014", "2014"),
+        (Clock(DAY, 0 * DAY, week="1111100"), "2014-10-04", "2014-10-06"),  # a Saturday
+    ],
+)
+def test_a_test_part_begins_at_a_step_of_the_calendar(clock: Clock, given: str, begin: str) -> None:
+    series = ClientSeries("a", np.ones(9), clock=clock)
+    assert clock.time(start_of_test(series, DataSettings(test_start=given))) == begin
 
 
 def test_local_times_of_a_zone_begin_the_test_part() -> None:
@@ -465,6 +479,8 @@ def test_the_newest_blocks_by_hand() -> None:
         (Clock(np.timedelta64(15, "m"), np.timedelta64(0, "m")), 7 * 96),
         (Clock(np.timedelta64(1, "D"), np.timedelta64(0, "D")), 49),
         (Clock(np.timedelta64(7, "D"), np.timedelta64(0, "D")), 168),
+        (Clock(np.timedelta64(1, "D"), np.timedelta64(0, "D"), week="1111100"), 35),
+        (Clock(np.timedelta64(1, "M"), np.timedelta64(0, "D")), 84),
         (Clock(np.timedelta64(7, "h"), np.timedelta64(0, "h")), 168),
         (None, 168),
     ],

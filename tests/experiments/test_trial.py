@@ -99,6 +99,10 @@ def plan(path: Path, **wishes: object) -> Plan:
         ("h", 24 * 16, 24, "phase"),  # a train part of eleven days knows no weekdays
         ("D", 400, 7, "phase"),
         ("7D", 800, 52, "phase"),
+        ("MS", 300, 12, "phase"),
+        ("QE", 120, 4, "phase"),
+        ("YS", 60, 1, "none"),
+        ("B", 300, 5, "phase"),
         ("1500ms", 24 * 42, 24, "phase"),  # repeats so; it has 57,600 steps in a day
     ],
 )

@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Message, MessageType
 
 from fedproto_app.core.errors import FederationError, SettingsError
+from fedproto_app.data.sources import load_histories
 from fedproto_app.node.orders import require_allowed
 from fedproto_app.node.policy import SumPolicy
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients, read_rounds
-from fedproto_app.settings import DataSettings
+from fedproto_app.serving import forecast, open_state
+from fedproto_app.settings import DataSettings, settings_from
 from fedproto_app.trust.privacy_ledger import SitePrivacy
 from fedproto_app.trust.signing import Signer
 from fedproto_compared.fedic.auxiliary import AUXILIARY
@@ -73,6 +76,34 @@ def listening(replies: list[tuple[str, Fields]]) -> Tamper:
         return reply
 
     return listen
+
+
+def test_sites_with_months_train_together_and_each_forecasts_its_own_dates(tmp_path: Path) -> None:
+    """One site writes month ends, one month starts; one with quarters is turned away."""
+    months = pd.date_range("2009-01-31", periods=180, freq="ME")
+    times = {
+        "ends": months.strftime("%Y-%m-%d"),
+        "starts": (months - pd.offsets.MonthBegin()).strftime("%d.%m.%Y"),
+        "quarters": months[::3].to_period("Q").astype(str),
+    }
+    nodes = []
+    for name, texts in times.items():
+        values = np.sin(np.arange(len(texts)) * np.pi / 6).round(3)
+        pd.DataFrame({"time": texts, name: values}).to_csv(tmp_path / f"{name}.csv", index=False)
+        nodes.append(site_with(tmp_path, name, f'source = "wide-csv"\npath = "{name}.csv"'))
+    changes = {"method": "seasonal-naive", "data.period": 12, "data.source": "wide-csv"}
+    folder, _ = run_locally(small_settings(tmp_path, **changes, **{"nodes.minimum": 3}), nodes)
+    assert sorted(read_clients(folder.path).nodes) == ["ends", "starts"]
+    forecasts = {}
+    for name in ("ends", "starts"):
+        (state,) = (tmp_path / "state").glob(f"*/{name}")
+        data = settings_from(
+            {"data.source": "wide-csv", "data.path": f"{tmp_path}/{name}.csv"}
+        ).data
+        (result,), _ = forecast(open_state(state), load_histories(data), 2)
+        forecasts[name] = [result.when(ahead) for ahead in range(2)]
+    assert forecasts["ends"] == ["2024-01-31", "2024-02-29"]
+    assert forecasts["starts"] == ["2024-01-01", "2024-02-01"]
 
 
 @pytest.mark.parametrize("method", ["gldp", "fedavg", "apfl"])
