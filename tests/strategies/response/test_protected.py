@@ -124,7 +124,7 @@ def test_the_server_gives_nodes_the_same_arrays_as_without_noise() -> None:
         ({"scales": "temperature 10"}, "expected the name, the mean and the deviation"),
         ({"scales": "temperature 10 0"}, "the deviation above 0"),
         ({"scales": "10 8"}, "expected the name"),
-        ({"sharing": "none", "columns": "public"}, "response.columns have no effect"),
+        ({"sharing": "none", "columns": "public"}, "and .columns have no effect"),
     ],
 )
 def test_impossible_settings(response: dict[str, str], message: str) -> None:
