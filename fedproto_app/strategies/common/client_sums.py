@@ -51,9 +51,11 @@ class ClientSums(ABC):
 
         clients: all that may be in the sums.
         """
-        averaging, members = self.federation.averaging, self.federation.members
+        averaging, privacy = self.federation.averaging, self.federation.settings.privacy
         if not averaging.checks_sums:
-            self._total = averaging.masked_totals(self, total, members.most_samples)
+            most = self.federation.members.most_samples if privacy.unit == "client" else 1
+            deviation = averaging.deviation(most * self.sample_bound(privacy.clip), clients=1)
+            self._total = self.usable(total, deviation)
             return
         samples = sum(map(self.weighed_samples, clients))
         share = min(map(self.share, clients), default=1.0)

@@ -57,6 +57,7 @@ from fedproto_app.strategies.response.moments import (
     unit_fault,
 )
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.trust.discrete_noise import LARGEST as LARGEST_NOISE
 
 PREFIX = "response-"  # of the arrays of the stage
 MOMENTS = tuple(PREFIX + name for name in Moments._fields)
@@ -328,9 +329,12 @@ class SumsStrategy(_TotalStrategy):
             totals.update(_packed(stated_moments(scales, names)))
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        """Return why these cannot be the sums of one client, or None; rows are of any size."""
+        """Return why these cannot be the sums of one client, or None."""
         if ROW in reply.arrays:
-            return None
+            row, clip = reply.arrays[ROW], self.settings.privacy.clip
+            noise = LARGEST_NOISE * self.averaging.deviation(clip, 1) * np.sqrt(row.size)
+            is_long = noise and np.linalg.norm(row) > clip + noise
+            return "its sums are longer than clip and noise" if is_long else None
         arrays = {name: torch.from_numpy(array).double() for name, array in reply.arrays.items()}
         sends, days, square = arrays[COUNTS].tolist()
         has_days = sends <= days <= MOST_DAYS
