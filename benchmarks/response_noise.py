@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.pages import UNKNOWN, table_texts, write_section
+from benchmarks.pages import table_texts, write_section
 from benchmarks.parts import parser_of
 from benchmarks.response_results import (
     DAY,
@@ -37,6 +38,7 @@ from benchmarks.response_results import (
     made,
     series_of,
 )
+from fedproto_app.core.errors import DataError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.randomness import stream_seed
 from fedproto_app.core.round import Total
@@ -55,7 +57,7 @@ PARTS = (100, 400)  # clients
 EPSILONS = (8.0, 3.0, 1.0)
 MORE = (100, 300, 1000, 3000, 10_000, 30_000)  # clients for the last column
 MOST_COST = 1.02
-PLAIN = "masked sums as they are, which noise cannot protect"
+PLAIN = "masked, without noise"  # the sums as they are, which noise cannot protect
 SCALES = {  # usual values of wind, and of the weather in Beijing
     "wind": "u 0 3, v 0 3, wind_speed 5 2.5",
     "pm25": "temperature 13 11, pressure 1010 10, dew_point 3 14, rain 0 0.2, wind_speed 1 0.5, "
@@ -131,7 +133,8 @@ def others_in(start: Start, newcomer: int, parts: int) -> list[ClientWindows]:
             part = start.series[row].part(first, end + DAY)  # a part needs a test part of its own
             time = np.datetime64(0, "h") + np.timedelta64(start.series[row].start + end, "h")
             changes = {"test_start": str(time), "scale": start.declared(row)}
-            clients.append(make_windows(part, start.settings.data.model_copy(update=changes)))
+            with suppress(DataError):  # a part without a value to test on
+                clients.append(make_windows(part, start.settings.data.model_copy(update=changes)))
     return clients
 
 
@@ -139,22 +142,22 @@ def figures_of(name: str, row: int) -> dict[str, float]:
     """Return the errors of a newcomer relative to that of its response alone, by form, parts and ε;
     with ε = 1 and "as if", by the number of clients instead of parts."""
     file = OUTPUT / f"noise-{name}-{row}.json"
+    figures: dict[str, float] = {}
     if file.exists():
-        kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
-        return kept
+        figures = json.loads(file.read_text(encoding="utf-8"))
+    missing = [parts for parts in (0, *PARTS) if f"{PLAIN}/{parts}" not in figures]
+    if not missing:
+        return figures
     start = Start(series_of(name), SETS[name][1][1])
-    newcomer, figures = start.windows(row, NEWCOMER), dict[str, float]()
+    newcomer = start.windows(row, NEWCOMER)
 
     def error_of(totals: Arrays) -> float:
         return DayAhead(start.without_response(newcomer, totals)).alone(start.kindred)[0][1]
 
     alone = error_of({})
-    for parts in (0, *PARTS):
+    for parts in missing:
         clients = [*others_in(start, row, parts), newcomer]
         moments = start.sent(MomentsLearner, clients, {})
-        if not parts:
-            plain = Shared(start, {}, clients, moments)
-            figures[PLAIN] = error_of(plain.totals()) / alone
         for form, settings in forms(name).items():
             shared = Shared(start, settings, clients, moments)
             for epsilon in (0.0, *EPSILONS):
@@ -163,9 +166,10 @@ def figures_of(name: str, row: int) -> dict[str, float]:
             for many in () if parts else MORE:
                 totals = shared.totals(1.0, f"{row} {many} {form}", many)
                 figures[f"{form}/{many}/as if"] = error_of(totals) / alone
+        figures[f"{PLAIN}/{parts}"] = error_of(Shared(start, {}, clients, moments).totals()) / alone
+        OUTPUT.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(figures), encoding="utf-8")
         print(name, row, parts, flush=True)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(figures), encoding="utf-8")
     return figures
 
 
@@ -175,7 +179,7 @@ def lines_of(name: str, newcomers: Sequence[int]) -> tuple[list[list[str]], list
     mean = {key: geometric(np.array([of[key] for of in all_figures])) for key in all_figures[0]}
     clients = len(series_of(name))
     lines = [["what is shared", f"{clients} clients", *(f"{parts} parts" for parts in PARTS)]]
-    lines.append([PLAIN, f"{mean[PLAIN]:.3f}", *[UNKNOWN] * len(PARTS)])
+    lines.append([PLAIN, *(f"{mean[f'{PLAIN}/{parts}']:.3f}" for parts in (0, *PARTS))])
     notes = []
     for form in forms(name):
         for epsilon in (0.0, *EPSILONS):

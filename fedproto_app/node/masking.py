@@ -28,14 +28,7 @@ from fedproto_app.node.folder import name_of, own_secret, state_dir, state_root
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.settings import AggregationSettings, settings_from
 from fedproto_app.trust.discrete_noise import KeyStream, Noise, TooLittleNoise
-from fedproto_app.trust.fixed_point import (
-    Layout,
-    NoiseShare,
-    OutOfRange,
-    Sums,
-    Vector,
-    packed,
-)
+from fedproto_app.trust.fixed_point import Layout, NoiseShare, OutOfRange, Sums, Vector, packed
 from fedproto_app.trust.masks import (
     Forged,
     added,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime
 from math import inf, isfinite
 from pathlib import Path
@@ -534,20 +535,14 @@ class ResponseSettings(Section):
     @model_validator(mode="after")
     def _has_scales(self) -> ResponseSettings:
         if self.sharing == "none" and (self.scales or self.columns == "public"):
-            raise ValueError(
-                "response.sharing = 'none': nothing is shared, so response.scales and "
-                "response.columns have no effect"
-            )
-        try:
-            valid = all(n and d > 0 and isfinite(m + d) for n, (m, d) in self.of_columns.items())
-        except ValueError:
-            valid = False
-        if not valid:
-            raise ValueError(
-                f"response.scales = {self.scales!r}: expected the name, the mean and the deviation "
-                "above 0 of columns, between commas, as in 'temperature 10 8, price 50 30'"
-            )
-        return self
+            raise ValueError("response.sharing = 'none': .scales and .columns have no effect")
+        with suppress(ValueError):
+            if all(n and d > 0 and isfinite(m + d) for n, (m, d) in self.of_columns.items()):
+                return self
+        raise ValueError(
+            f"response.scales = {self.scales!r}: expected the name, the mean and the deviation "
+            "above 0 of columns, between commas, as in 'temperature 10 8, price 50 30'"
+        )
 
 
 class GraphSettings(Section):

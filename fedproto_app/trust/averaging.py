@@ -207,28 +207,18 @@ class Averaging:
         )
         return sums.usable(totals, deviation)
 
-    def masked_totals(self, sums: Sums, totals: Arrays, most_samples: int) -> Arrays:
-        """Return noised totals of a masked sum, corrected by `Sums.usable`.
-
-        most_samples: the largest number of samples that a client counts with.
-        """
-        assert self._plan is not None
-        moved = most_samples if self._plan.settings.unit == "client" else 1
-        bound = sums.sample_bound(self._plan.settings.clip) * moved
-        return sums.usable(totals, self.deviation(bound, clients=1))
-
     def deviation(self, length: float, clients: int) -> float:
         """Return the largest deviation of the noise on each entry of a total over so many clients;
         0 without noise.
 
-        length: the most that a client can change the total. In a masked sum the noise is that of
-        its fewest survivors or more, which are more than `aggregation.secure-share` of its nodes.
+        length: the most that a client can change the total. The noise of a masked sum is made for
+        its fewest survivors, which are more than `aggregation.secure-share` of its nodes.
         """
         if self._plan is None:
             return 0.0
         noise = self._plan.noise_multiplier * length * FACTOR[self._plan.settings.neighbours]
-        secure = self._settings.secure
-        return noise * math.sqrt(1 / self._settings.secure_share if secure else clients)
+        rules = self._settings
+        return noise * math.sqrt(1 / rules.secure_share if rules.secure else clients)
 
 
 def shortened_mean(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:

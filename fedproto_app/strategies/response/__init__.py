@@ -20,19 +20,14 @@ from fedproto_app.core.method import Pretraining, RunSettings
 from fedproto_app.settings.data import ResponseSettings
 
 
-def _response_of(settings: RunSettings) -> ResponseSettings:
+def _rounds(settings: RunSettings) -> int:
     response = getattr(settings, "response", None)
     assert isinstance(response, ResponseSettings)
-    return response
+    return int(response.sharing == "all")
 
 
-def _moments_rounds(settings: RunSettings) -> int:
-    response = _response_of(settings)
-    return int(response.sharing == "all" and not response.scales)
-
-
-def _sums_rounds(settings: RunSettings) -> int:
-    return int(_response_of(settings).sharing == "all")
+def _rounds_of_moments(settings: RunSettings) -> int:
+    return 0 if settings.response.scales else _rounds(settings)  # type: ignore[attr-defined]
 
 
 def _phase(learner: str, rounds: Callable[[RunSettings], int]) -> Pretraining:
@@ -47,4 +42,4 @@ def _phase(learner: str, rounds: Callable[[RunSettings], int]) -> Pretraining:
     )
 
 
-PHASES = (_phase("MomentsLearner", _moments_rounds), _phase("SumsLearner", _sums_rounds))
+PHASES = (_phase("MomentsLearner", _rounds_of_moments), _phase("SumsLearner", _rounds))

@@ -85,7 +85,7 @@ def _expanded(
 
 
 def usual_seen(columns: int) -> Floats:
-    """Return numbers of values in bins as if clients had seen values up to ±2, [3, columns, bins]."""
+    """Return counts in bins as if clients had seen values up to ±2, [3, columns, bins]."""
     middles = LARGEST * (2 * np.arange(BINS) + 1 - BINS) / BINS
     counts = np.where(np.abs(middles) < _SEEN, float(FEWEST_IN_BIN), 0.0)
     return np.broadcast_to(counts, (WIDTHS, columns, BINS)).copy()

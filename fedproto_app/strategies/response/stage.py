@@ -38,6 +38,7 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.strategies.common.strategy import BaseStrategy, PersonalStrategy
+from fedproto_app.strategies.response import protected
 from fedproto_app.strategies.response.features import FEATURES, WIDTHS, Columns, Floats, Response
 from fedproto_app.strategies.response.fit import (
     BINS,
@@ -56,15 +57,8 @@ from fedproto_app.strategies.response.moments import (
     stated_moments,
     unit_fault,
 )
-from fedproto_app.strategies.response.protected import (
-    private_row,
-    private_size,
-    private_sums,
-    public_row,
-    public_sums,
-    usual_seen,
-)
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.trust.discrete_noise import LARGEST as LARGEST_NOISE
 
 PREFIX = "response-"  # of the arrays of the stage
 MOMENTS = tuple(PREFIX + name for name in Moments._fields)
@@ -140,28 +134,20 @@ class SumsLearner(_StageLearner):
 
     @classmethod
     def sends(cls, section: ResponseSettings, sizes: Sizes) -> Sequence[Sends]:
-        width, reveals = FEATURES * sizes.known, "how its values change with the columns that are "
-        reveals += "known in advance"
-        of_columns = {
-            GRAM: (triangle_size(width),),
-            SEEN: (WIDTHS, sizes.known, BINS),
-            COUNTS: (3,),
-        }
+        width, scaled = FEATURES * sizes.known, len(section.of_columns)
+        reveals = "how its values change with the columns that are known in advance"
+        seen = {SEEN: (WIDTHS, sizes.known, BINS), COUNTS: (3,)}
+        of_columns = {GRAM: (triangle_size(width),), **seen}
+        releases, row = [], protected.private_size(FEATURES * scaled + max(sizes.known - scaled, 0))
         if section.columns == "public":
-            row = {ROW: (width + 1,)}
-            return [
-                Sends("columns", of_columns, combine="sum", any_size=True, clip="public"),
-                Sends("response", row, combine="sum", any_size=True, clip="rows", reveals=reveals),
-            ]
-        if section.scales:
-            scaled = len(section.of_columns)
-            row = {ROW: (private_size(FEATURES * scaled + max(sizes.known - scaled, 0)),)}
-            return [
-                Sends("response", row, combine="sum", any_size=True, clip="rows", reveals=reveals)
-            ]
-        reveals += ", and which values of these it has seen"
-        arrays = {**of_columns, MOMENT: (width,)}
-        return [Sends("response", arrays, combine="sum", any_size=True, reveals=reveals)]
+            releases = [Sends("columns", of_columns, combine="sum", any_size=True, clip="public")]
+            row = width + 1
+        elif not section.scales:
+            reveals += ", and which values of these it has seen"
+            arrays = {**of_columns, MOMENT: (width,)}
+            return [Sends("response", arrays, combine="sum", any_size=True, reveals=reveals)]
+        sums = Sends("response", {ROW: (row,)}, combine="sum", clip="rows", reveals=reveals)
+        return [*releases, replace(sums, any_size=True)]
 
     def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
         assert isinstance(context, _Received)
@@ -224,9 +210,9 @@ def _sums_sent(history: History, columns: Columns, section: ResponseSettings) ->
     if section.columns == "public":
         arrays[COUNTS][2] = 0.0
         del arrays[MOMENT]
-        arrays[ROW] = public_row(sums)
+        arrays[ROW] = protected.public_row(sums)
     elif section.scales:
-        arrays = {ROW: private_row(sums, columns.features)}
+        arrays = {ROW: protected.private_row(sums, columns.features)}
     return {n: (0 * array if few else array).astype(np.float32) for n, array in arrays.items()}
 
 
@@ -286,14 +272,14 @@ class _TotalStrategy(PersonalStrategy):
         upper = np.triu_indices(len(features))
         if self.section.columns == "public":
             gram = symmetric(torch.from_numpy(sums[GRAM]), len(features)).numpy()
-            totals = public_sums(row, gram, features, deviation)
+            totals = protected.public_sums(row, gram, features, deviation)
             counts = np.array([*sums[COUNTS][:2], totals.square])
             return {**sums, GRAM: totals.gram[upper], MOMENT: totals.moment, COUNTS: counts}
-        means = private_sums(row, features, deviation)
+        means = protected.private_sums(row, features, deviation)
         return {
             GRAM: means.gram[upper],
             MOMENT: means.moment,
-            SEEN: usual_seen(len(names)),
+            SEEN: protected.usual_seen(len(names)),
             COUNTS: np.array([1.0, means.days, means.square]),
         }
 
@@ -343,9 +329,12 @@ class SumsStrategy(_TotalStrategy):
             totals.update(_packed(stated_moments(scales, names)))
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
-        """Return why these cannot be the sums of one client, or None; rows are of any size."""
+        """Return why these cannot be the sums of one client, or None."""
         if ROW in reply.arrays:
-            return None
+            row, clip = reply.arrays[ROW], self.settings.privacy.clip
+            noise = LARGEST_NOISE * self.averaging.deviation(clip, 1) * np.sqrt(row.size)
+            is_long = noise and np.linalg.norm(row) > clip + noise
+            return "its sums are longer than clip and noise" if is_long else None
         arrays = {name: torch.from_numpy(array).double() for name, array in reply.arrays.items()}
         sends, days, square = arrays[COUNTS].tolist()
         has_days = sends <= days <= MOST_DAYS
@@ -384,9 +373,7 @@ class ResponseStrategy(FlowerStrategy):
         self._totals: Arrays = {}
         self._stage: list[_TotalStrategy] = []
         if settings.response.sharing == "all":
-            strategies: tuple[type[_TotalStrategy], ...] = (MomentsStrategy, SumsStrategy)
-            if settings.response.scales:
-                strategies = (SumsStrategy,)
+            strategies = (MomentsStrategy, SumsStrategy)[bool(settings.response.scales) :]
             self._stage = [of(settings, federation, self._totals) for of in strategies]
         self._informed: set[str] = set()  # nodes that have the totals
 

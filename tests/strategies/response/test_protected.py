@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.round import Total
+from fedproto_app.core.round import ClientReply, Round, Total
 from fedproto_app.data.shape import DataShape
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
@@ -118,13 +119,23 @@ def test_the_server_gives_nodes_the_same_arrays_as_without_noise() -> None:
     assert of.totals[MOMENT].shape == (32,)
 
 
+def test_a_row_longer_than_clip_and_noise_is_refused() -> None:
+    noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0, "privacy.clip": 2.0}
+    of, size = strategy(**SCALES, **noise), private_size(17)
+    row = np.zeros(size, np.float32)
+    for length, fault in ((20 * size**0.5, None), (27 * size**0.5, "longer than clip and noise")):
+        row[0] = length
+        found = of.fault(ClientReply(ClientKey("node", "a"), 10, {ROW: row}), Round())
+        assert found is None if fault is None else fault in str(found)
+
+
 @pytest.mark.parametrize(
     ("response", "message"),
     [
         ({"scales": "temperature 10"}, "expected the name, the mean and the deviation"),
         ({"scales": "temperature 10 0"}, "the deviation above 0"),
         ({"scales": "10 8"}, "expected the name"),
-        ({"sharing": "none", "columns": "public"}, "response.columns have no effect"),
+        ({"sharing": "none", "columns": "public"}, "and .columns have no effect"),
     ],
 )
 def test_impossible_settings(response: dict[str, str], message: str) -> None:
