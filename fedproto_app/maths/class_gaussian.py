@@ -212,6 +212,18 @@ def sums_fault(
     return None
 
 
+def negative_fault(sums: ClassSums) -> str | None:
+    """Return why these cannot be sums of features that are never negative, or None.
+
+    Sums of a class and products of two features are then not negative either. Negated sums of
+    classes, for example, have the covariance of true sums and pass every other check.
+    """
+    least = min(float(sums.gram.min()), float(sums.moment.min()))
+    if least < -_SLACK:  # masked sums are rounded
+        return f"its features are never negative, and a sum of them is {least:.3g}"
+    return None
+
+
 def sizes(sums: ClassSums) -> float:
     """Return the larger of the mean square of one client's features and of any class mean."""
     width = sums.gram.shape[-1]

@@ -22,6 +22,7 @@ from fedproto_app.maths.class_gaussian import (
     discriminant,
     lean_evidence,
     log_prior,
+    negative_fault,
     overall_mean,
     precision_factor,
     shortened,
@@ -210,6 +211,15 @@ def test_a_class_within_the_noise_is_nobodys() -> None:
     usable = without_noise(ClassSums(gram, moment, torch.tensor([10.0, 1.5]).double()), 1.0)
     assert usable.counts.tolist() == [10.0, 0.0]
     assert usable.moment.tolist() == [[5.0, 0.0], [0.0, 0.0]]
+
+
+def test_sums_of_features_that_are_never_negative() -> None:
+    assert negative_fault(TRUE) is None
+    negated = TRUE._replace(moment=-TRUE.moment)
+    assert sums_fault(negated, 3, 100.0) is None  # its covariance within classes is the same
+    assert "never negative, and a sum of them is -4" in str(negative_fault(negated))
+    unlike = TRUE._replace(gram=TRUE.gram * torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double())
+    assert "a sum of them is -5" in str(negative_fault(unlike))
 
 
 def test_sums_that_count_for_less_than_their_samples() -> None:

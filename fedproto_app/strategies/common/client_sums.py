@@ -12,7 +12,13 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, limited_samples
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.stored import AnyArray
-from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
+from fedproto_app.maths.class_gaussian import (
+    ClassSums,
+    negative_fault,
+    sizes,
+    sums_fault,
+    without_noise,
+)
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.class_fit import (
@@ -131,8 +137,10 @@ class SumsOfClasses(ClientSums):
     reclassed = False
 
     def __init__(self, settings: Settings, federation: Federation, received: Received) -> None:
-        width = make_task(settings, federation.shape).representation_dim
-        super().__init__(federation, sums_shapes(len(federation.shape.classes), width), received)
+        model = make_task(settings, federation.shape).model
+        shapes = sums_shapes(len(federation.shape.classes), model.representation_dim)
+        super().__init__(federation, shapes, received)
+        self._never_negative = model.never_negative
         self._sizes: dict[ClientKey, float] = {}
 
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
@@ -150,7 +158,10 @@ class SumsOfClasses(ClientSums):
     def impossible(
         self, sums: Arrays, samples: int, share: float = 1.0, clients: int = 1
     ) -> str | None:
-        return sums_fault(_unpacked(sums), samples, LARGEST_MEAN_SQUARE, share)
+        unpacked_sums = _unpacked(sums)
+        if self._never_negative and (fault := negative_fault(unpacked_sums)):
+            return fault
+        return sums_fault(unpacked_sums, samples, LARGEST_MEAN_SQUARE, share)
 
     def sample_bound(self, clip: float) -> float:
         return sample_bound(clip)
