@@ -185,14 +185,21 @@ def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
 
 
 def sums_fault(
-    sums: ClassSums, samples: int, largest: float, sample_weight: float = 1.0
+    sums: ClassSums,
+    samples: int,
+    largest: float,
+    sample_weight: float = 1.0,
+    never_negative: bool = False,
 ) -> str | None:
     """Return why these cannot be one client's sums, or None.
 
     samples: the largest number of samples. largest: the largest mean square of a feature. gram:
     [D, D]. sample_weight: the least that a sample counts for; below 1 counts need not be whole.
+    never_negative: whether no feature is below 0. Negated sums of classes fail this check alone.
     """
     gram, moment, counts = sums
+    if never_negative and (least := min(float(gram.min()), float(moment.min()))) < -_SLACK:
+        return f"its features are never negative, and a sum of them is {least:.3g}"
     whole, slack = sample_weight == 1, 0.0 if sample_weight == 1 else _SLACK
     broken = counts != counts.round() if whole else counts[counts > 0] < sample_weight * (1 - slack)
     if (counts < 0).any() or broken.any():
@@ -209,18 +216,6 @@ def sums_fault(
     ridge = _SLACK * squares + _SLACK * float(squares.mean()) * _NEXT_TO_NOTHING
     if torch.linalg.cholesky_ex(within + torch.diag(ridge.clamp(min=1e-30))).info.any():
         return "no samples have such sums and products"
-    return None
-
-
-def negative_fault(sums: ClassSums) -> str | None:
-    """Return why these cannot be sums of features that are never negative, or None.
-
-    Sums of a class and products of two features are then not negative either. Negated sums of
-    classes, for example, have the covariance of true sums and pass every other check.
-    """
-    least = min(float(sums.gram.min()), float(sums.moment.min()))
-    if least < -_SLACK:  # masked sums are rounded
-        return f"its features are never negative, and a sum of them is {least:.3g}"
     return None
 
 

@@ -148,8 +148,8 @@ def long_steps(replies: Mapping[str, Reply]) -> dict[str, str]:
     }
 
 
-FEWEST_AGREE = 5  # nodes in which the direction of most says something of one
-MOST_COMPARED = 100  # nodes, so that the work does not grow with the square of all
+FEWEST_AGREE = 5  # nodes or clients, so that most of the others say something of one
+MOST_COMPARED = 100  # of them, so that the work does not grow with the square of all
 MOST_OPPOSED = 0.3  # as a cosine; honest nodes with few classes each had up to 0.13
 
 

@@ -22,7 +22,6 @@ from fedproto_app.maths.class_gaussian import (
     discriminant,
     lean_evidence,
     log_prior,
-    negative_fault,
     overall_mean,
     precision_factor,
     shortened,
@@ -214,12 +213,13 @@ def test_a_class_within_the_noise_is_nobodys() -> None:
 
 
 def test_sums_of_features_that_are_never_negative() -> None:
-    assert negative_fault(TRUE) is None
+    assert sums_fault(TRUE, 3, 100.0, never_negative=True) is None
     negated = TRUE._replace(moment=-TRUE.moment)
     assert sums_fault(negated, 3, 100.0) is None  # its covariance within classes is the same
-    assert "never negative, and a sum of them is -4" in str(negative_fault(negated))
+    reason = "its features are never negative, and a sum of them is -4"
+    assert sums_fault(negated, 3, 100.0, never_negative=True) == reason
     unlike = TRUE._replace(gram=TRUE.gram * torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double())
-    assert "a sum of them is -5" in str(negative_fault(unlike))
+    assert "a sum of them is -5" in str(sums_fault(unlike, 3, 100.0, never_negative=True))
 
 
 def test_sums_that_count_for_less_than_their_samples() -> None:

@@ -18,13 +18,12 @@ from fedproto_app.strategies.analytic.learner import GRAM, MOMENT, sample_bound
 from fedproto_app.strategies.common.client_sums import ClientSums, SumsStrategy
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.trust.averaging import Averaging, fit, judged, levelled
+from fedproto_app.trust.outliers import FEWEST_AGREE, MOST_COMPARED
 
 # On the scale of a client's train part, its values have mean square 1; a spike that is carried over
 # a gap can add to that.
 LARGEST_MEAN_SQUARE = 100.0
 
-FEWEST = 5  # clients whose samples say whether another's fit suits them
-MOST_JUDGES = 100  # of them, so that the work does not grow with the square of the clients
 SHRUNK = (
     0.3  # ridge of these fits, in mean squares: a fit of few samples would say little of others
 )
@@ -63,7 +62,7 @@ class SumsOfRegressors(ClientSums):
         """Return the clients whose fit misleads most of the other clients."""
         latest = {key: self.latest.latest(key) for key in self.latest.clients}
         everyone = {**{key: sums for key, sums in latest.items() if sums}, **reported}
-        if len(everyone) < FEWEST:
+        if len(everyone) < FEWEST_AGREE:
             return {}
         errors = misfits([_unpacked(sums) for sums in everyone.values()])
         return {
@@ -113,7 +112,7 @@ def misfits(clients_sums: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
     """
     fits = torch.stack([fit(*one_client, SHRUNK) for one_client in clients_sums])  # (N, H, d)
     ratios = []
-    for judge in range(0, len(fits), math.ceil(len(fits) / MOST_JUDGES)):
+    for judge in range(0, len(fits), math.ceil(len(fits) / MOST_COMPARED)):
         gram, others_fit = clients_sums[judge][0], fits[judge]
         away = torch.cat([fits - others_fit, others_fit.unsqueeze(0)])
         errors = torch.einsum("nhd,hde,nhe->n", away, gram, away)

@@ -12,13 +12,7 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Refusal, limited_samples
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.stored import AnyArray
-from fedproto_app.maths.class_gaussian import (
-    ClassSums,
-    negative_fault,
-    sizes,
-    sums_fault,
-    without_noise,
-)
+from fedproto_app.maths.class_gaussian import ClassSums, sizes, sums_fault, without_noise
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.class_fit import (
@@ -158,10 +152,9 @@ class SumsOfClasses(ClientSums):
     def impossible(
         self, sums: Arrays, samples: int, share: float = 1.0, clients: int = 1
     ) -> str | None:
-        unpacked_sums = _unpacked(sums)
-        if self._never_negative and (fault := negative_fault(unpacked_sums)):
-            return fault
-        return sums_fault(unpacked_sums, samples, LARGEST_MEAN_SQUARE, share)
+        return sums_fault(
+            _unpacked(sums), samples, LARGEST_MEAN_SQUARE, share, self._never_negative
+        )
 
     def sample_bound(self, clip: float) -> float:
         return sample_bound(clip)
