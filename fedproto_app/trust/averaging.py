@@ -259,8 +259,8 @@ def levelled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit(gram: Tensor, moment: Tensor, relative: float = _RIDGE) -> Tensor:
-    """Return each client's fit [..., H, d] of A [..., H, d, d] and XᵀY [..., H, d, 1], float64, with
-    a ridge of so many mean squares."""
+    """Return each client's fit [..., H, d], with a ridge of so many mean squares, from float64
+    A [..., H, d, d] and XᵀY [..., H, d, 1]."""
     mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(dim=(-2, -1)).clamp(min=1e-30)
     ridge = relative * mean_square[..., None, None, None] * torch.eye(gram.shape[-1]).double()
     return solve(gram + ridge, moment, 1e-30)[..., 0]
