@@ -3,7 +3,8 @@
 Ten clients, one on a node, one solution for all. The last clients are hostile and send the same
 sums. They try thousands of pairs A = XᵀX and b = Xᵀy, each as large as the checks allow, and send
 the pair that changes the solution most by what they know: their own samples, which they take for
-everybody's, or the total of the honest clients' sums.
+everybody's, or the total of the honest clients' sums. A fit that is worse than the mean for most
+clients would be refused, so they keep theirs nearer to the others' as far as they know these.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from fedproto_app.maths.ridge import solve, symmetric, triangle
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.analytic import AnalyticSettings
-from fedproto_app.strategies.analytic.strategy import LARGEST_MEAN_SQUARE
+from fedproto_app.strategies.analytic.strategy import LARGEST_MEAN_SQUARE, SHRUNK
 from fedproto_app.tasks.table import small_run
+from fedproto_app.trust.averaging import fit
 
 HOSTILE, SEEDS = (1, 3), (0, 1, 2)
 MOST_TIMES = 5  # aggregation.weight-limit: a client's samples over the usual client's
@@ -49,6 +51,7 @@ _SETTINGS = {
     "output.pictures": False,
 }
 _NEARLY = 0.999  # of what a check allows: sums are rounded to float32
+_STRAYS = 0.7  # of the distance that is refused: clients differ from what is known of them
 _SIZES = np.logspace(-9, 2, 23)  # of A, relative to the claimed samples
 
 
@@ -139,11 +142,13 @@ class HostileGrid(LocalGrid):
         target_squares = claimed + lookback(data) + data.period + data.horizon
         penalty = self.settings.method_table(AnalyticSettings).penalty
         honest = solve(knowledge.gram, knowledge.moment[:, None], penalty)[:, 0]
+        usual = fit(knowledge.gram[None], knowledge.moment[None, :, None], SHRUNK)[0]
         worst, harm = (knowledge.own_gram, knowledge.moment), -1.0
         for gram, direction in _pairs(knowledge, claimed):
             largest = math.sqrt(target_squares / _explained(gram, direction))
-            for sign in (-1, 1):
-                moment = sign * _NEARLY * largest * direction
+            false_fit = fit(gram[None], direction[None, :, None], SHRUNK)[0]
+            for factor in _accepted_factors(knowledge.gram, false_fit, usual):
+                moment = max(-largest, min(largest, factor)) * _NEARLY * direction
                 total = knowledge.moment + hostile * moment
                 spoilt = solve(knowledge.gram + hostile * gram, total[:, None], penalty)[:, 0]
                 apart = spoilt - honest
@@ -164,6 +169,19 @@ def _pairs(knowledge: Knowledge, claimed: int) -> Iterator[tuple[Tensor, Tensor]
                 gram = form * (size * claimed / form.diagonal().max())
                 if gram.diagonal().max() <= largest:
                     yield gram, direction
+
+
+def _accepted_factors(gram: Tensor, false_fit: Tensor, usual: Tensor) -> tuple[float, ...]:
+    """Return the least and largest factor f with which f · false_fit strays from the usual fit by
+    at most `_STRAYS` of the mean's distance; none if there is no such factor."""
+    size, product, limit = (
+        float(left @ gram @ right)
+        for left, right in ((false_fit, false_fit), (false_fit, usual), (usual, usual))
+    )
+    root = product**2 - (1 - _STRAYS) * limit * size
+    return (
+        () if root < 0 else ((product - math.sqrt(root)) / size, (product + math.sqrt(root)) / size)
+    )
 
 
 def _explained(gram: Tensor, direction: Tensor) -> float:

@@ -96,7 +96,7 @@ def copied(reply: HonestReply) -> Arrays:
 
 
 def opposite_sums(reply: HonestReply) -> Arrays:
-    """Return sums of samples with every target negated."""
+    """Return sums of samples with every target negated, or the sums of classes negated."""
     return {name: -value if name == "moment" else value for name, value in reply.after.items()}
 
 
@@ -109,6 +109,19 @@ def copied_opposite(reply: HonestReply) -> Arrays:
     """Return the victim's prototype, to be its nearest kin, with sums that say the opposite."""
     lies = opposite_sums(reply)
     return {**lies, "prototype": reply.victim_reply["prototype"]}
+
+
+def opposite_of_all(reply: HonestReply) -> Arrays:
+    """Return a prototype without a shape, about as near to everybody's, with sums that say the
+    opposite."""
+    lies = opposite_sums(reply)
+    return {**lies, "prototype": np.zeros_like(lies["prototype"])}
+
+
+def copied_then_turned(reply: HonestReply) -> Arrays:
+    """Return the victim's arrays, to be in its cluster, and from round 3 on their opposite."""
+    sign = np.float32(1 if reply.server_round < 3 else -1)
+    return {name: sign * value for name, value in reply.victim_reply.items()}
 
 
 def _length(arrays: Mapping[str, Any]) -> float:

@@ -240,14 +240,21 @@ def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
 
 
 def sums_fault(
-    sums: ClassSums, samples: int, largest: float, sample_weight: float = 1.0
+    sums: ClassSums,
+    samples: int,
+    largest: float,
+    sample_weight: float = 1.0,
+    never_negative: bool = False,
 ) -> str | None:
     """Return why these cannot be one client's sums, or None.
 
     samples: the largest number of samples. largest: the largest mean square of a feature. gram:
     [D, D]. sample_weight: the least that a sample counts for. Below 1 counts need not be whole.
+    never_negative: whether no feature is below 0. Negated sums of classes fail this check alone.
     """
     gram, moment, counts = sums
+    if never_negative and (least := min(float(gram.min()), float(moment.min()))) < -_SLACK:
+        return f"its features are never negative, and a sum of them is {least:.3g}"
     whole, slack = sample_weight == 1, 0.0 if sample_weight == 1 else _SLACK
     broken = counts != counts.round() if whole else counts[counts > 0] < sample_weight * (1 - slack)
     if (counts < 0).any() or broken.any():

@@ -144,6 +144,8 @@ def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Te
 class SmallCnnClassifier(LinearHeadModel):
     """The small CNN on images [K, B, C, H, W]; width: channels of its first layer."""
 
+    never_negative = True
+
     def __init__(
         self, shape: tuple[int, ...], classes: int, width: int, representation_dim: int
     ) -> None:
@@ -164,6 +166,8 @@ class SmallCnnClassifier(LinearHeadModel):
 
 class ResNetClassifier(LinearHeadModel):
     """ResNet-18 on images [K, B, C, H, W]; D is always 512."""
+
+    never_negative = True
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__(RESNET_WIDTH, classes)

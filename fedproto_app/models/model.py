@@ -25,11 +25,14 @@ class Model(ABC):
         head has no parameters, and `predict` changes nothing.
     sees_beside: whether the head reads the columns of a sample's calendar, if any, after the
         representation.
+    never_negative: whether no value of a representation is ever below 0, so that sums of them are
+        not either.
     """
 
     representation_dim: int
     splits = True
     sees_beside = False
+    never_negative = False
 
     @abstractmethod
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:

@@ -40,6 +40,8 @@ class RandomPatchClassifier(LinearHeadModel):
         image and its mirror image, so that both have the same.
     """
 
+    never_negative = True
+
     def __init__(
         self,
         shape: tuple[int, ...],

@@ -36,7 +36,7 @@ from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
 from fedproto_app.trust.fixed_point import Sums
 from fedproto_app.trust.noised_errors import NoisedErrors
-from fedproto_app.trust.outliers import long_steps, out_of_line, sizes_of
+from fedproto_app.trust.outliers import long_steps, opposed_steps, out_of_line, sizes_of
 
 ResultT = TypeVar("ResultT")
 
@@ -295,6 +295,10 @@ class Pipeline:
         by_node = {reply.node: reply for reply in answers}
         bad = out_of_line(by_node, expected)
         bad |= {(node, ""): reason for node, reason in long_steps(by_node).items()}
+        if self.settings.limits_steps and self._trains:
+            starts = {request.node: request.start for request in self._requests}
+            opposed = opposed_steps(by_node, starts, expected.mean.keys())
+            bad |= {(node, ""): reason for node, reason in opposed.items()}
         refused: dict[str, set[str]] = defaultdict(set)  # clients, by node
         for (node, client), reason in sorted(bad.items()):
             self.history.refuse(Refusal(node, client, reason))

@@ -271,6 +271,14 @@ def levelled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
     return gram * factors, moment * factors
 
 
+def fit(gram: Tensor, moment: Tensor, relative: float = _RIDGE) -> Tensor:
+    """Return each client's fit [..., H, d], with a ridge of so many mean squares, from float64
+    A [..., H, d, d] and XᵀY [..., H, d, 1]."""
+    mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(dim=(-2, -1)).clamp(min=1e-30)
+    ridge = relative * mean_square[..., None, None, None] * torch.eye(gram.shape[-1]).double()
+    return solve(gram + ridge, moment, 1e-30)[..., 0]
+
+
 def judged(gram: Tensor, moment: Tensor) -> Tensor:
     """Return the excess error [N] of each client's fit on the other clients' samples.
 
@@ -282,9 +290,7 @@ def judged(gram: Tensor, moment: Tensor) -> Tensor:
 
     gram: [N, H, d, d]; moment: [N, H, d, 1], both `levelled`, so that all verdicts have one scale.
     """
-    mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(dim=(1, 2)).clamp(min=1e-30)
-    ridge = _RIDGE * mean_square[:, None, None, None] * torch.eye(gram.shape[-1]).double()
-    fits = solve(gram + ridge, moment, 1e-30)[..., 0]  # (N, H, d)
+    fits = fit(gram, moment)
     solvable = fits.isfinite().all(dim=(1, 2))
     fits = torch.where(solvable[:, None, None], fits, 0.0)
     verdicts = [

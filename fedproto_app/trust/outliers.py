@@ -148,6 +148,44 @@ def long_steps(replies: Mapping[str, Reply]) -> dict[str, str]:
     }
 
 
+FEWEST_AGREE = 5  # nodes or clients, so that most of the others say something of one
+MOST_COMPARED = 100  # of them, so that the work does not grow with the square of all
+MOST_OPPOSED = 0.3  # as a cosine; honest nodes with few classes each had up to 0.13
+
+
+def opposed_steps(
+    replies: Mapping[str, Reply], starts: Mapping[str, Arrays], names: Collection[str]
+) -> dict[str, str]:
+    """Return the nodes of a round whose mean step is opposed to most others', with the reason to
+    refuse them.
+
+    The cosine with three quarters of the other nodes' steps must be below the limit. So three
+    hostile nodes of ten are named although they agree, and two kinds of clients that pull in
+    opposite directions are not.
+
+    starts: the model that each node received. names: the arrays of the mean.
+    """
+    nodes = [node for node, reply in replies.items() if names and names <= reply.arrays.keys()]
+    if len(nodes) < FEWEST_AGREE:
+        return {}
+    compared = range(0, len(nodes), math.ceil(len(nodes) / MOST_COMPARED))
+    products, squares = np.zeros((len(nodes), len(compared))), np.zeros(len(nodes))
+    for name in names:
+        rows = np.stack([(replies[n].arrays[name] - starts[n][name]).ravel() for n in nodes])
+        products += rows @ rows[compared].T
+        squares += np.square(rows, dtype=np.float64).sum(axis=1)
+    lengths = np.sqrt(np.maximum(squares, 1e-30))
+    cosines = products / lengths[:, None] / lengths[compared]
+    cosines[compared, range(len(compared))] = np.nan  # each with itself
+    agreement = np.nanquantile(cosines, 0.75, axis=1, method="lower")
+    return {
+        node: "its mean step is opposed to those of most other nodes: for three quarters of them "
+        f"its cosine is {cosine:.2f} or less, at least {-MOST_OPPOSED:g} is expected"
+        for node, cosine in zip(nodes, agreement.tolist(), strict=True)
+        if cosine < -MOST_OPPOSED
+    }
+
+
 def usual(of_nodes: Sequence[Sequence[float]]) -> float:
     """Return the usual size of clients; of_nodes: the sizes by node.
 

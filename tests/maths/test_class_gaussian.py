@@ -266,6 +266,16 @@ def test_a_class_within_the_noise_is_nobodys() -> None:
     assert usable.moment.tolist() == [[5.0, 0.0], [0.0, 0.0]]
 
 
+def test_sums_of_features_that_are_never_negative() -> None:
+    assert sums_fault(TRUE, 3, 100.0, never_negative=True) is None
+    negated = TRUE._replace(moment=-TRUE.moment)
+    assert sums_fault(negated, 3, 100.0) is None  # its covariance within classes is the same
+    reason = "its features are never negative, and a sum of them is -4"
+    assert sums_fault(negated, 3, 100.0, never_negative=True) == reason
+    unlike = TRUE._replace(gram=TRUE.gram * torch.tensor([[1.0, -1.0], [-1.0, 1.0]]).double())
+    assert "a sum of them is -5" in str(sums_fault(unlike, 3, 100.0, never_negative=True))
+
+
 def test_sums_that_count_for_less_than_their_samples() -> None:
     """Three samples that count as half of one each."""
     half = ClassSums(*(value / 2 for value in TRUE))

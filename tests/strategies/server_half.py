@@ -116,10 +116,11 @@ def class_replies(name: str, clients: Mapping[str, Mapping[int, Any]]) -> list[C
 def class_sums_of(
     width: int, seed: int, scale: float = 1.0, samples: int = SAMPLES, classes: Sequence[int] = ()
 ) -> Arrays:
-    """Sums of this many random vectors, of two classes in turn or of `classes`."""
+    """Sums of this many random vectors without negative values, of two classes in turn or of
+    `classes`."""
     draws = torch.Generator().manual_seed(seed)
     labels = torch.tensor([classes or [n % 2 for n in range(samples)]])
-    features = scale * torch.randn(1, samples, width, generator=draws)
+    features = scale * torch.randn(1, samples, width, generator=draws).abs()
     sums = packed(class_sums(LabelledVectors(features, labels, torch.ones(1, samples)), 2))
     return {name: value[0].float().numpy() for name, value in sums.items()}
 

@@ -172,6 +172,16 @@ def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> Non
     assert evaluation(analytic).arrays["gram"].tolist() == [[4, 0, 4, 0, 0, 4]]
 
 
+def test_a_fit_that_misleads_most_of_five_clients_is_refused(analytic: AnalyticStrategy) -> None:
+    """All but the last say y = x; it says y = −x, so it is twice as far away as y = 0."""
+    opposite = {**sums_of(1.0), "moment": -sums_of(1.0)["moment"]}
+    assert analytic.outliers(replies(a=sums_of(1.0), b=sums_of(1.0), c=opposite)) == {}  # too few
+    accept(analytic, replies(a=sums_of(1.0), b=sums_of(1.0), c=sums_of(1.0)))
+    refused = analytic.outliers(replies(d=sums_of(1.0), e=opposite))  # the latest of others count
+    assert [key.client for key in refused] == ["e"]
+    assert "its fit is worse than the mean, 4 times as far" in next(iter(refused.values()))
+
+
 @pytest.mark.parametrize(
     ("rule", "accepted"),
     [("multi-krum", "ab"), ("median", "ab"), ("krum", "a"), ("clipped-mean", "abc")],

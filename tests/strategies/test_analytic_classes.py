@@ -363,7 +363,7 @@ def totals(strategy: AnalyticClassesStrategy) -> Arrays:
 def test_with_a_rule_one_of_three_does_not_move_the_means_of_classes() -> None:
     robust = server(**{"aggregation.rule": "median"})
     good, liar = sums_of(0), sums_of(0)
-    liar["moment"] = -liar["moment"]
+    liar["moment"] = liar["moment"][::-1]  # of as many samples each
     assert report(robust, a=good, b=good, c=liar) == {}
     for name, total in totals(robust).items():
         np.testing.assert_allclose(total, 3 * good[name], rtol=1e-4, atol=1e-4)
@@ -415,6 +415,8 @@ def test_sums_that_cannot_be_true_are_refused() -> None:
     assert "more than the 4 that it declared" in refused["late"]
     refused = report(strategy, late=one_class)
     assert "no samples have such sums and products" in refused["late"]
+    refused = report(strategy, late={**sums_of(5), "moment": -sums_of(5)["moment"]})
+    assert "its features are never negative" in refused["late"]
     np.testing.assert_allclose(totals(strategy)["counts"], [4, 4])
 
 
@@ -457,7 +459,7 @@ def separated_sums(swapped: bool, seed: int, times: float = 0.1) -> Arrays:
     way round or not; of as many samples as declared."""
     draws = torch.Generator().manual_seed(seed)
     true = torch.arange(40).remainder(2).unsqueeze(0)
-    features = torch.randn(1, 40, WIDTH, generator=draws) + 6.0 * true.unsqueeze(-1)
+    features = 6.0 + torch.randn(1, 40, WIDTH, generator=draws) + 6.0 * true.unsqueeze(-1)
     vectors = LabelledVectors(features, 1 - true if swapped else true, torch.ones(1, 40))
     sums = {
         name: array[0].float().numpy() for name, array in packed(class_sums(vectors, 2)).items()

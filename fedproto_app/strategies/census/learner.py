@@ -61,6 +61,7 @@ class LearnedAndFixed(Model):
         self.representation_dim = learned.representation_dim
         if fixed is not None:
             self.representation_dim += fixed.representation_dim
+        self.never_negative = learned.never_negative and (fixed is None or fixed.never_negative)
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         return self.learned.encoder_parameters(generator)

@@ -152,8 +152,10 @@ class SumsOfClasses(ClientSums):
     reclassed = False
 
     def __init__(self, settings: Settings, federation: Federation, received: Received) -> None:
-        width = make_task(settings, federation.shape).representation_dim
-        super().__init__(federation, sums_shapes(len(federation.shape.classes), width), received)
+        model = make_task(settings, federation.shape).model
+        shapes = sums_shapes(len(federation.shape.classes), model.representation_dim)
+        super().__init__(federation, shapes, received)
+        self._never_negative = model.never_negative
         self._sizes: dict[ClientKey, float] = {}
         self._noised = settings.privacy.is_on
         self.masked_names = (*self.shapes, SCATTER, HOLDERS)
@@ -174,7 +176,7 @@ class SumsOfClasses(ClientSums):
         self, sums: Arrays, samples: int, share: float = 1.0, clients: int = 1
     ) -> str | None:
         of_all = _unpacked(sums)
-        fault = sums_fault(of_all, samples, LARGEST_MEAN_SQUARE, share)
+        fault = sums_fault(of_all, samples, LARGEST_MEAN_SQUARE, share, self._never_negative)
         own = scatter_in(Guidance(sums), of_all)
         if fault or own is None:
             return fault
