@@ -10,7 +10,6 @@ import pytest
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import settings
 
-from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.experiments import simulation
 
 # A slow machine is no fault of the tested code.
@@ -25,17 +24,12 @@ TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
 def _without_worker_processes() -> Iterator[None]:
     """Let runs train in this process, because each process would spend seconds on imports.
 
-    `tests/engine/test_simulation.py` shows that the results are the same.
+    `tests/engine/test_simulation.py` shows that the results are the same, and programs that tests
+    start, such as the notebook of `tests/test_api.py`, have worker processes.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(simulation, "WorkerPool", lambda *_: nullcontext())
         yield
-
-
-@pytest.fixture
-def worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs start worker processes, as outside of tests."""
-    monkeypatch.setattr(simulation, "WorkerPool", WorkerPool)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

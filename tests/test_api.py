@@ -294,7 +294,18 @@ try:
     fedproto_app.run(frame, settings, model=Net, method="fedavg", progress=False, on_round=stop)
 except KeyError:
     print("stopped as asked")
-fedproto_app.run(frame, settings, method="naive", progress=False)  # worker processes, no main guard
+# Worker processes need no main guard, and import what the current folder has.
+fedproto_app.run({**settings, "data": {"source": "plants:sites"}}, method="naive", progress=False)
+"""
+PLANTS = """
+import numpy as np
+
+from fedproto_app.data.series import ClientSeries
+
+
+def sites(settings):
+    for name in "ab":
+        yield ClientSeries(name, np.sin(np.arange(336.0) / 4))
 """
 
 
@@ -302,6 +313,7 @@ def test_a_model_of_a_notebook_is_trained_and_forecasts(
     run: fedproto_app.Run, tmp_path: Path
 ) -> None:
     (tmp_path / "waves.csv").write_bytes(Path(run.settings.data.path).read_bytes())
+    (tmp_path / "plants.py").write_text(PLANTS)
     done = subprocess.run(
         [sys.executable, "-"],
         input=NOTEBOOK,

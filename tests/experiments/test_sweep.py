@@ -95,7 +95,9 @@ def tried(results: Sequence[Result]) -> list[Any]:
     return [(result.trial.number, dict(result.trial.changes)) for result in results]
 
 
-@pytest.mark.parametrize("killed", [0, 2, 11, 12])
+@pytest.mark.parametrize(
+    "killed", [2, 12, *(pytest.param(number, marks=pytest.mark.exhaustive) for number in (0, 11))]
+)
 def test_a_killed_search_goes_on_to_the_same_trials(tmp_path: Path, run: Run, killed: int) -> None:
     uninterrupted = tried(run(tmp_path / "whole", OPTUNA))
     assert [number for number, _ in uninterrupted] == list(range(1, 15))

@@ -137,7 +137,7 @@ def test_a_site_whose_width_the_run_lacks_is_turned_away_with_the_reason(tmp_pat
     ],
 )
 def test_cohorts_state_and_resumption_go_with_it(tmp_path: Path, task: str) -> None:
-    runs = SmallRuns(task, "fedproto", tmp_path, **TWO)
+    runs = SmallRuns(task, "fedproto", tmp_path, **TWO, **{"local-epochs": 1})
     for invariant in (cohorts_equal_their_clients, kills_change_nothing):
         deviation = invariant(runs)
         assert deviation.held, deviation.where

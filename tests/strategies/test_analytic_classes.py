@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -539,7 +540,9 @@ def clusters_among(sums_by_client: dict[str, Arrays]) -> list[int]:
     return list(labels)
 
 
-TWO_NAMINGS = {f"c{number:02}": separated_sums(number % 2 == 0, number, 1) for number in range(20)}
+@cache
+def two_namings() -> dict[str, Arrays]:
+    return {f"c{number:02}": separated_sums(number % 2 == 0, number, 1) for number in range(20)}
 
 
 def test_a_liar_of_many_samples_does_not_part_the_others() -> None:
@@ -547,13 +550,13 @@ def test_a_liar_of_many_samples_does_not_part_the_others() -> None:
     middle = torch.full((1, 2, WIDTH), 3.0)
     liar = class_sums(LabelledVectors(middle, torch.tensor([[0, 1]]), torch.ones(1, 2)), 2)
     sums = {name: 20_000 * value[0].float().numpy() for name, value in packed(liar).items()}
-    assert clusters_among({**TWO_NAMINGS, "liar": sums})[:20] == [0, 1] * 10
+    assert clusters_among({**two_namings(), "liar": sums})[:20] == [0, 1] * 10
 
 
 def test_clients_without_samples_hide_nobodys_cluster() -> None:
-    zeros = {name: 0 * array for name, array in TWO_NAMINGS["c00"].items()}
+    zeros = {name: 0 * array for name, array in two_namings()["c00"].items()}
     empty = {f"none-{number}": zeros for number in range(30)}
-    assert clusters_among({**TWO_NAMINGS, **empty})[:20] == [0, 1] * 10
+    assert clusters_among({**two_namings(), **empty})[:20] == [0, 1] * 10
     assert clusters_among(empty) == [0] * 30
 
 

@@ -80,7 +80,7 @@ def test_every_method_gives_each_newcomer_a_finite_error(
 @pytest.mark.parametrize("method", ["fuels", "fedavg", "kindred", "analytic"])
 def test_the_invariants_hold_with_newcomers(tmp_path: Path, method: str) -> None:
     traffic(tmp_path, DAYS)
-    runs = runs_of(method, tmp_path)
+    runs = runs_of(method, tmp_path, rounds=2)
     for words, invariant in invariants_of("forecasting", method).items():
         deviation = invariant(runs)
         assert deviation.held, (words, deviation)
