@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from fedproto_app.data.empty_times import empty_times_text
 from fedproto_app.data.images.pool import ImagePool
-from fedproto_app.data.period import step_seconds
 from fedproto_app.data.sequences.pool import NO_CLASS, SequencePool
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import cut_of, lookback, why_refused
@@ -222,9 +221,8 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
 
 def _little_history(clients: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
     """Name clients whose intervals rest on few days, where a period is a day."""
-    if not clients or step_seconds(clients) * settings.period != 86_400:
-        return []
-    usable = [client for client in clients if why_refused(client, settings) is None]
+    daily = [c for c in clients if c.clock and c.clock.step_seconds * settings.period == 86_400]
+    usable = [client for client in daily if why_refused(client, settings) is None]
     days = {client.name: cut_of(client, settings).validation / settings.period for client in usable}
     return most_affected(
         {name: number for name, number in days.items() if number < _FEWEST_VALIDATED},
