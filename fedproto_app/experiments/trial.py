@@ -50,7 +50,6 @@ TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for foreca
 TOGETHER_KNOWN = "kindred-known"  # the federated row with columns known in advance
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # steps ahead. A sample has values for each of them
-_LEAST_HELD = 0.9  # of the test values in 95% intervals
 _MOST_NEWCOMERS = 3  # that the facts name
 _CHOSEN = {  # settings that a trial makes, and what makes them
     "data.path": "FILE",
@@ -65,6 +64,7 @@ _CHOSEN = {  # settings that a trial makes, and what makes them
     "response.sharing": "each row",
 }
 _KNOWN = ("data.known", "data.covariates", "data.holidays")  # settings of some rows only
+_LEAST_HELD = 0.9  # of the test values in 95% intervals
 
 Changes = Mapping[str, object]
 

@@ -136,7 +136,8 @@ def test_as_a_run_of_a_file_would(check: Fedproto, tmp_path: Path) -> None:
     option = check("--config", config, "--set", "data.period=9", "--period", 6)
     assert needed_steps(period=6) in option.out
     another = check(write_csv(tmp_path / "y.csv", b=wave(24, 240)), "--all")
-    assert another.out.split("\n")[1].split()[0] == "b"
+    assert another.out.startswith("forecasting b\n")
+    assert another.out.split("\n")[2].split()[0] == "b"
 
 
 LONG = "site,when,load,rain\n" + "".join(
@@ -196,7 +197,8 @@ def test_what_was_done_to_the_file_is_told_and_what_was_left_out_comes_first(
     outcome = check(data)
     assert outcome.code == 0
     assert "rows were not in the order of time and are sorted" in outcome.out
-    first = outcome.out.splitlines()[0]
+    target, first = outcome.out.splitlines()[:2]
+    assert target == "forecasting a"
     assert first == "warning column 'rain' is left out, as it holds no numbers, such as 'wet'"
 
 
@@ -247,9 +249,11 @@ def test_the_options_of_a_first_run_work_together_on_every_layout(
         outcome = check(tmp_path / name, *named, *numbers)
         assert outcome.code == 0, outcome.err
         command = outcome.out.splitlines()[-1]
-        wishes = Wishes(3, 7, changes={"data.known": "price"}, **who)
+        known = {"data.known": "price"}
+        clients_from, target = who.get("clients_from", ""), who.get("target", "")
+        wishes = Wishes(3, 7, clients_from, changes=known, target=target)
         planned = plan_of(tmp_path / name, wishes)
-        chosen = planned.settings | planned.rows[planned.together].changes
+        chosen = {**planned.settings, **planned.rows[planned.together].changes}
         assert chosen["data.source"] == source
         for key in ("data.columns", "data.clients", "data.client-column", "data.covariates"):
             assert (key in chosen) == (f"{key}=" in command), (name, key)
