@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from typing import Literal, get_args, get_origin
 
 from fedproto_app.core.method import SEQUENCE_TASKS, Method
 from fedproto_app.core.methods import METHODS, part_of
@@ -44,18 +45,37 @@ def with_methods_table(text: str) -> str:
 def with_masks_table(text: str) -> str:
     """Return the text of docs/secure-sum.md with its table rewritten.
 
-    Methods with masked sums come first, and methods with the same reason share a row.
+    Methods with masked sums come first, and methods with the same reason share a row. A choice of a
+    method's settings that changes the answer has a row of its own.
     """
     sharing: dict[tuple[str, str], list[str]] = {}
     for name, method in METHODS.items():
-        releases = releases_by_default(method)
-        totals = " and of ".join(release.name for release in releases)
-        reason = unmaskable(releases)
-        cells = ("no", reason) if reason else ("yes", f"totals of {totals}")
-        sharing.setdefault(cells, []).append(name)
+        sharing.setdefault(_masked_cells(releases_by_default(method)), []).append(f"`{name}`")
+        for choice, releases in _other_choices(method):
+            sharing.setdefault(_masked_cells(releases), []).append(f"`{choice}`")
     in_order = sorted(sharing, key=lambda cells: cells[0], reverse=True)
-    rows = [_row(sharing[cells], *cells) for cells in in_order]
+    rows = [f"| {', '.join(sharing[cells])} | {' | '.join(cells)} |\n" for cells in in_order]
     return _replaced(text, _MASKS_HEAD + "".join(rows))
+
+
+def _masked_cells(releases: Sequence[Sends]) -> tuple[str, str]:
+    """Return whether these releases go with masked sums, and what is summed or why they do not."""
+    if reason := unmaskable(releases):
+        return "no", reason
+    return "yes", "totals of " + " and of ".join(release.name for release in releases)
+
+
+def _other_choices(method: Method) -> Iterator[tuple[str, Sequence[Sends]]]:
+    """Yield the choices of the method's table with which it goes with masked sums, or does not,
+    unlike with the default, and what it then declares. It is on the last of its tasks."""
+    learner = part_of(method, "learner", (method.tasks or ("forecasting",))[-1])
+    usual = unmaskable(learner.sends(method.settings(), Sizes()))
+    for field, record in method.settings.model_fields.items():
+        words = get_args(record.annotation) if get_origin(record.annotation) is Literal else ()
+        for word in words:
+            releases = learner.sends(method.settings.model_construct(**{field: word}), Sizes())
+            if releases and bool(unmaskable(releases)) != bool(usual):
+                yield f'{method.name}.{field.replace("_", "-")} = "{word}"', releases
 
 
 def works_on(method: Method) -> str:
