@@ -54,22 +54,25 @@ def with_protection_table(text: str) -> str:
     """
     sharing: dict[tuple[str, ...], list[str]] = {}
     for name, method in METHODS.items():
-        by_default = _protection(method, {})
-        sharing.setdefault(by_default, []).append(f"`{name}`")
+        first, last = _tasks(method)
+        sharing.setdefault(_protection(method, {}, first), []).append(f"`{name}`")
+        by_default = _protection(method, {}, last)
         for key, value in _other_choices(method.settings):
-            if (cells := _protection(method, {key: value})) != by_default:
+            if _refusal(method, {key: value}, last):
+                continue
+            if (cells := _protection(method, {key: value}, last)) != by_default:
                 sharing.setdefault(cells, []).append(f'`{name}.{key} = "{value}"`')
     in_order = sorted(sharing, key=lambda cells: [not cell.startswith(_YES) for cell in cells])
     rows = [" | ".join(["| " + ", ".join(sharing[cells]), *cells]) + " |\n" for cells in in_order]
     return _replaced(text, _PROTECTION_HEAD + "".join(rows))
 
 
-def _protection(method: Method, choice: Mapping[str, str]) -> tuple[str, str, str]:
+def _protection(method: Method, choice: Mapping[str, str], task: str) -> tuple[str, str, str]:
     """Return whether masked sums, noise and robust rules go with a method, or why not.
 
     choice: settings of its table, by key.
     """
-    releases = _releases(method, method.settings(**choice))
+    releases = _releases(method, method.settings(**choice), task)
     if not releases:
         return ("sends nothing",) * 3
     totals = " and of ".join(release.name for release in releases)
@@ -80,18 +83,24 @@ def _protection(method: Method, choice: Mapping[str, str]) -> tuple[str, str, st
     return (
         unmaskable(releases) or f"{_YES}: totals of {totals}",
         no_noise or _YES,
-        _YES if _takes_rules(method, choice) else "no",
+        _YES if _takes_rules(method, choice, task) else "no",
     )
 
 
-def _takes_rules(method: Method, choice: Mapping[str, str]) -> bool:
-    changes = {f"{method.table_name}.{key}": value for key, value in choice.items()}
-    changes |= {"method": method.name, "task": _first_task(method), "aggregation.rule": "median"}
+def _takes_rules(method: Method, choice: Mapping[str, str], task: str) -> bool:
+    return not _refusal(method, choice, task, {"aggregation.rule": "median"})
+
+
+def _refusal(
+    method: Method, choice: Mapping[str, str], task: str, more: Mapping[str, str] | None = None
+) -> str:
+    """Return why a run cannot have these settings, "" if it can."""
+    of_table = {f"{method.table_name}.{key}": value for key, value in choice.items()}
     try:
-        settings_from(changes)
-    except SettingsError:
-        return False
-    return True
+        settings_from({"method": method.name, "task": task, **of_table, **(more or {})})
+    except SettingsError as error:
+        return str(error)
+    return ""
 
 
 def _other_choices(table: type[Section]) -> Iterator[tuple[str, str]]:
@@ -113,16 +122,17 @@ def works_on(method: Method) -> str:
 
 def releases_by_default(method: Method) -> Sequence[Sends]:
     """Return what a method declares with its table's defaults, on the first of its tasks."""
-    return _releases(method, method.settings())
+    return _releases(method, method.settings(), _tasks(method)[0])
 
 
-def _first_task(method: Method) -> str:
-    return (*method.tasks, "forecasting")[0]
+def _tasks(method: Method) -> tuple[str, str]:
+    """Return the first and the last task of a method."""
+    tasks = method.tasks or ("forecasting",)
+    return tasks[0], tasks[-1]
 
 
-def _releases(method: Method, section: Section) -> Sequence[Sends]:
-    learner = part_of(method, "learner", _first_task(method))
-    releases: Sequence[Sends] = learner.sends(section, Sizes())
+def _releases(method: Method, section: Section, task: str) -> Sequence[Sends]:
+    releases: Sequence[Sends] = part_of(method, "learner", task).sends(section, Sizes())
     return releases
 
 

@@ -172,7 +172,8 @@ def without_the_bad_node(tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 def test_a_masked_run_ends_as_the_plain_one(tmp_path: Path, task: str, method: str) -> None:
     runs = SmallRuns(task, method, tmp_path)
     plain, masked = runs.run("plain", 4), runs.run("masked", 4, **MASKED)
-    deviation = apart(results(masked), results(plain), 1e-5)
+    of_classes = (task, method) in FIRST[-2:]
+    deviation = apart(results(masked), results(plain), 1e-6 if of_classes else 1e-5)
     assert deviation.held, deviation
     for line in read_rounds(masked):
         assert line["refused"] == []

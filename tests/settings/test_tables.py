@@ -37,12 +37,12 @@ def test_a_document_that_is_out_of_date_is_mended() -> None:
 def test_a_new_method_changes_no_document_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of FedProx has a row on both pages of methods, which stays as it is."""
     monkeypatch.setitem(METHODS._modules, "copied", "fedproto_app.strategies.fedprox")
-    pages = ("docs/methods.md", "docs/secure-sum.md")
+    pages = ("docs/methods.md", "docs/protection.md")
     rendered = {name: DOCUMENTS[name]((ROOT / name).read_text(encoding="utf-8")) for name in pages}
     row = "| `copied` | all | model | | FedProx (Li et al., MLSys 2020) |"
     assert row in rendered["docs/methods.md"].splitlines()
-    [summed] = [n for n in rendered["docs/secure-sum.md"].splitlines() if "`copied`" in n]
-    assert summed.endswith(" | yes | totals of model |")
+    [summed] = [n for n in rendered["docs/protection.md"].splitlines() if "`copied`" in n]
+    assert summed.endswith(" | yes: totals of model | yes | yes |")
     again = {name: DOCUMENTS[name](text) for name, text in rendered.items()}
     assert again == rendered
 
