@@ -51,11 +51,10 @@ class ClientSums(ABC):
 
         clients: all that may be in the sums.
         """
-        averaging, privacy = self.federation.averaging, self.federation.settings.privacy
+        averaging = self.federation.averaging
         if not averaging.checks_sums:
-            most = self.federation.members.most_samples if privacy.unit == "client" else 1
-            deviation = averaging.deviation(most * self.sample_bound(privacy.clip), clients=1)
-            self._total = self.usable(total, deviation)
+            most = self.federation.members.most_samples
+            self._total = averaging.masked_totals(self, total, most)
             return
         samples = sum(map(self.weighed_samples, clients))
         share = min(map(self.share, clients), default=1.0)
