@@ -207,6 +207,16 @@ class Averaging:
         )
         return sums.usable(totals, deviation)
 
+    def masked_totals(self, sums: Sums, totals: Arrays, most_samples: int) -> Arrays:
+        """Return noised totals of a masked sum, corrected by `Sums.usable`.
+
+        most_samples: the largest number of samples that a client counts with.
+        """
+        assert self._plan is not None
+        moved = most_samples if self._plan.settings.unit == "client" else 1
+        bound = sums.sample_bound(self._plan.settings.clip) * moved
+        return sums.usable(totals, self.deviation(bound, clients=1))
+
     def deviation(self, length: float, clients: int) -> float:
         """Return the largest deviation of the noise on each entry of a total over so many clients;
         0 without noise.

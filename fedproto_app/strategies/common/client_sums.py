@@ -63,12 +63,10 @@ class ClientSums(ABC):
         values = received.total.values if received.total else {}
         if not self.shapes.keys() <= values.keys():
             return
-        averaging, privacy = self.federation.averaging, self.federation.settings.privacy
+        averaging, members = self.federation.averaging, self.federation.members
         if not averaging.checks_sums:
-            most = self.federation.members.most_samples if privacy.unit == "client" else 1
-            deviation = averaging.deviation(most * self.sample_bound(privacy.clip), clients=1)
             noised = {name: values[name].astype(np.float32) for name in self.shapes}
-            self._total = self.usable(noised, deviation)
+            self._total = averaging.masked_totals(self, noised, members.most_samples)
             return
         total = {n: values[n].astype(np.float32) for n in self.masked_names}
         clients = [key for key, facts in round_.facts.items() if facts.samples]  # at most these
