@@ -78,8 +78,8 @@ class Sends:
     under_masks: further arrays that are sent where masks hide each client's values, because the
         server computes them from these values otherwise.
     clip: how far one client can change the values: by a "step" from the parameters that it
-        received, by "rows" of bounded length, by "sums" of samples of bounded length, or "public" if
-        nothing in them is to be hidden. It is "" if the change has no bound, so noise cannot
+        received, by "rows" of bounded length, by "sums" of samples of bounded length, or "public"
+        if nothing in them is to be hidden. It is "" if the change has no bound, so noise cannot
         protect the client.
     any_size: clients may differ by any factor, as in sums of samples; then the method itself
         rejects impossible values.

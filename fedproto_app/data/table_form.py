@@ -51,17 +51,19 @@ class Question(DataError):
 
 _MOST_NAMED = 12  # columns listed in a line for a person
 _NO_NUMBER = {text.lower() for text in MISSING} | {"inf", "-inf"}
-# Names of columns that belong to a row's time, place or number, and are hardly ever a client.
-_NOT_CLIENTS = (
-    {*PARTS_OF_TIME, *YEARS, "mnth", "hr", "quarter", "week", "weekday", "dayofweek", "dow"}
-    | {"day_of_week", "dayofyear", "day_of_year", "doy", "hour_of_day", "holiday", "is_holiday"}
-    | {"weekend", "monat", "tag", "stunde", "quartal", "woche", "wochentag", "feiertag"}
+_HOURS = {"hour", "hr", "hour_of_day", "stunde"}
+# Names of columns that belong to a row's time or place, and are never a client.
+_OF_TIME_OR_PLACE = (
+    {*PARTS_OF_TIME, *YEARS, *_HOURS, "mnth", "quarter", "week", "weekday", "dayofweek", "dow"}
+    | {"day_of_week", "dayofyear", "day_of_year", "doy", "holiday", "is_holiday", "weekend"}
+    | {"monat", "tag", "quartal", "woche", "wochentag", "feiertag"}
     | {"lat", "lon", "lng", "long", "latitude", "longitude", "altitude", "elevation"}
-    | {"label", "class", "id", "index", "no", "row", "nr"}
 )
+_NOT_CLIENTS = {*_OF_TIME_OR_PLACE, "label", "class", "id", "index", "no", "row", "nr"}  # hardly
 _LABELS = {"label", "labels", "class", "target", "y", "species", "outcome", "diagnosis"}
 _FEWEST_RISING = 4  # rows that show that a column rises by one step
 _FEWEST_NUMBERED = 12  # columns called hh_0, hh_1, …, that look like the parts of a day
+_PARTS_OF_DAY = (24, 48, 96, 144, 288, 1440)  # columns that look so in a table of days
 _MANY_TIMES = 1.5  # rows per step, above which rows of several clients lie one below the other
 _LIKE_A_YEAR = re.compile(r"1[89]\d\d|20\d\d")
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
@@ -284,7 +286,7 @@ class _Decision:
     def _joined_times(self) -> Column | None:
         """Return the time if it is written in several columns, None if it is not."""
         times = _usual_times(self.columns)
-        clock = _first(self._except(times), lambda column: _all_cells(is_clock_time, column.cells))
+        clock = _first(self._except(times), _is_clock)
         has_days = times is not None and all(":" not in cell for cell in times.cells)
         if times and clock and has_days and len(set(times.cells)) < len(times.cells):
             return self._join([times, clock], time_of_parts)
@@ -323,7 +325,12 @@ class _Decision:
             alike = [column for column in texts if len(set(column.cells)) == 1]
             other_at_the_end = _first(alike, lambda c: bool(c.last) and c.last[-1] != c.cells[0])
             return other_at_the_end or (alike[0] if alike else None)
-        whole = [column for column in repeated if _all_cells(str.isdecimal, column.cells)]
+        whole = [
+            column
+            for column in repeated
+            if _all_cells(str.isdecimal, column.cells)
+            and column.name.lower() not in _OF_TIME_OR_PLACE
+        ]
         for of_kind in (texts, sorted(whole, key=lambda column: len(set(column.cells)))):
             apart = [column for column in of_kind if _tells_apart([times, column])]
             varied = _first(apart, lambda c: len(set(c.cells) | set(c.last)) > 1)
@@ -423,11 +430,7 @@ class _Decision:
             clients = text_of(names[:_MOST_NAMED])
             question += f"; if every column is a client, --set data.clients={clients}"
         if numbered := _numbered(values):
-            question = (
-                f"each row holds {len(numbered)} values: do they follow each other in time? --set "
-                f"data.unfold={text_of([numbered[0], numbered[-1]])} reads them so, and --target "
-                f"{numbered[0]} forecasts that column alone"
-            )
+            question = _whether_to_unfold(numbered)
         return self.ask(question)
 
     def _wide(self, times: Column | None) -> Form:
@@ -449,6 +452,9 @@ class _Decision:
                 if len(numbering) < len(values):
                     values = [column for column in values if column not in numbering]
                     left_out += map(_numbers_rows, numbering)
+            is_daily = times is not None and not any(":" in cell for cell in times.cells)
+            if is_daily and len(numbered := _numbered(values)) in _PARTS_OF_DAY:
+                self.ask(_whether_to_unfold(numbered))
             if times is not None and times.name == "ds" and "y" in {c.name for c in values}:
                 unused = [column for column in values if column.name != "y"]
                 values = [column for column in values if column.name == "y"]
@@ -585,8 +591,27 @@ def _tells_apart(columns: Sequence[Column]) -> bool:
     return len(set(rows)) == len(rows)
 
 
+def _is_clock(column: Column) -> bool:
+    """Return whether a column holds times of the day, or hours."""
+    are_hours = _all_cells(lambda cell: cell.isdecimal() and int(cell) <= 24, column.cells)
+    is_named = are_hours and column.name.lower() in _HOURS
+    return is_named or _all_cells(is_clock_time, column.cells)
+
+
+def _whether_to_unfold(names: Sequence[str]) -> str:
+    ends = text_of([names[0], names[-1]])
+    return (
+        f"each row holds {len(names)} values: do they follow each other in time? --set "
+        f"data.unfold={ends} reads them so, and --target {names[0]} forecasts that column alone"
+    )
+
+
 def _numbered(columns: Sequence[Column]) -> list[str]:
-    """Return the names of columns that are numbered one after the other, such as hh_0, hh_1, …"""
+    """Return the names of columns that are numbered one after the other, such as hh_0, hh_1, …, or
+    called 00:00, 00:30, …"""
+    clocks = [column.name for column in columns if is_clock_time(column.name)]
+    if len(clocks) >= _FEWEST_NUMBERED:
+        return clocks
     matches = [_NUMBERED.fullmatch(column.name) for column in columns]
     names = [match.string for match in matches if match is not None]
     stems = [match["stem"] for match in matches if match is not None]

@@ -86,10 +86,10 @@ READ: dict[str, tuple[str, dict[str, object], list[str]]] = {
         {},
         ["'Date' and 'Time' are joined into times, such as '01.01.2024 00:00:00'"],
     ),
-    "date and hour": (
-        "date,hr,c0,c1,c2\n" + wide("%Y-%m-%d,%-H"),
-        {"data.time-column": "date,hr", "data.clients": "c0,c1,c2"},
-        ["'date' and 'hr' are joined into times, such as '2024-01-01 00:00'"],
+    "date and hour, which is no client": (
+        "date,hour,c0,c1,c2\n" + wide("%Y-%m-%d,%-H"),
+        {},
+        ["'date' and 'hour' are joined into times, such as '2024-01-01 00:00'"],
     ),
     "year, month, day, hour": (
         "No,year,month,day,hour,pm25,station\n"
@@ -190,6 +190,20 @@ SERIES = "id,dept,store," + ",".join(f"d_{n}" for n in range(1, 31)) + "\n"
 SERIES += "".join(
     f"s{n},x,{n % 2}," + ",".join(map(str, range(n, n + 30))) + "\n" for n in range(4)
 )
+
+
+@pytest.mark.parametrize("names", ["h_0 h_23", "00:00 23:00"])
+def test_hours_in_columns_are_no_clients(names: str, tmp_path: Path) -> None:
+    first, last = names.split()
+    form = "h_{}" if first == "h_0" else "{:02d}:00"
+    header = ",".join(["day", *map(form.format, range(24))])
+    days = "".join(f"2024-01-{d:02d},{','.join(map(str, range(24)))}\n" for d in range(1, 31))
+    path = written(tmp_path, f"{header}\n{days}")
+    with pytest.raises(DataError, match=rf"in time\? --set data\.unfold={first},{last} reads"):
+        read(path, {})
+    (client,), _ = read(path, {"data.unfold": f"{first},{last}"})
+    assert client.name == "a"  # of the file
+    assert client.values.tolist() == 30 * list(range(24))
 
 
 def test_series_in_rows_name_the_option_that_reads_them(tmp_path: Path) -> None:
