@@ -165,7 +165,7 @@ def opposed_steps(
 
     starts: the model that each node received. names: the arrays of the mean.
     """
-    nodes = [node for node, reply in replies.items() if names and names <= reply.arrays.keys()]
+    nodes = [node for node, reply in replies.items() if names and set(names) <= reply.arrays.keys()]
     if len(nodes) < FEWEST_AGREE:
         return {}
     compared = range(0, len(nodes), math.ceil(len(nodes) / MOST_COMPARED))
