@@ -56,6 +56,7 @@ _YEAR_LAST = re.compile(
     r"\d{1,2}(?P<sign>[./-])\d{1,2}(?P=sign)(?P<year>\d{4}|\d\d)"
     r"(?:[T ]+(?P<time>\d{1,2}(?::\d\d){1,2}(?: ?[aApP][mM])?))?$"
 )
+_MONTH_IN_LETTERS = re.compile(r"\d{1,2}[- ][A-Za-z]{3,9}[- ]\d{4}")
 _ISO_MONTH = r"\d{4}-\d\d"
 _PERIOD = re.compile(r"(?P<year>\d{4})[-: ]?(?P<unit>[QMW])(?P<number>\d\d?)", re.IGNORECASE)
 _QUARTER_FIRST = re.compile(r"(Q\d)[-: ]?(\d{4})", re.IGNORECASE)  # Q1 1998
@@ -518,7 +519,11 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
     if is_period(texts.iloc[0]):
         return _periods(texts, row, where)
     form = _year_last_form(texts, where) if _YEAR_LAST.match(texts.iloc[0]) else "ISO8601"
+    if _MONTH_IN_LETTERS.match(texts.iloc[0]):
+        form = "mixed"
     parsed = pd.to_datetime(texts, format=form, utc=True, errors="coerce")
+    if form == "mixed":
+        parsed = parsed.where(texts.str.match(_MONTH_IN_LETTERS))
     if (wrong := parsed.isna().to_numpy()).any():
         place = int(wrong.argmax())
         raise DataError(

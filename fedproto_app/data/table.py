@@ -219,6 +219,7 @@ class Table:
                 raise DataError(
                     f"{self.where}: column {self.head.names[fault.place]!r}, {self.row} "
                     f"{self.first + fault.row}: {fault.cell!r} is not a number"
+                    f"{_if_it_means_missing(fault.cell)}"
                 )
         return self.values
 
@@ -439,6 +440,13 @@ class TableFile(ABC):
             if len(faults) > _MOST_FAULTS:
                 break
         return np.concatenate(parts), texts, faults, count
+
+
+def _if_it_means_missing(cell: str) -> str:
+    """Return how to read a cell without letters and digits as a missing value, "" for others."""
+    if any(map(str.isalnum, cell)) or "," in cell:
+        return ""
+    return f" (--set data.missing-values={cell} reads it as a missing value)"
 
 
 def _encoded(column: Series, *, numbers: bool = False) -> Series:
