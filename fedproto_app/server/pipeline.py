@@ -295,7 +295,8 @@ class Pipeline:
         by_node = {reply.node: reply for reply in answers}
         bad = out_of_line(by_node, expected)
         bad |= {(node, ""): reason for node, reason in long_steps(by_node).items()}
-        if self.settings.limits_steps and self._trains:
+        rules = self.settings.aggregation
+        if rules.refuse_opposed and self.settings.limits_steps and self._trains:
             starts = {request.node: request.start for request in self._requests}
             opposed = opposed_steps(by_node, starts, expected.mean.keys())
             bad |= {(node, ""): reason for node, reason in opposed.items()}

@@ -39,6 +39,11 @@ class AggregationSettings(Section):
         "with `mean`, nodes [shorten clients' updates](robust.md#what-nodes-declare) to this many "
         "times the median length of the round before; 0: not at all",
     )
+    refuse_opposed: bool = setting(
+        False,
+        "with `mean` and `step-limit`, nodes are refused whose step is [opposed to most "
+        "others'](robust.md#what-nodes-declare); an honest node whose clients differ may be too",
+    )
     most_megabytes: Count = setting(
         4096, "memory for the models of a round's clients at the server; above it the run stops"
     )

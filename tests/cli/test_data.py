@@ -182,7 +182,7 @@ def test_arrays_that_may_be_images_are_told(check: Fedproto, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--period", "1"], "data.period = 1: input should be greater than or equal to 2"),
+        (["--period", "0"], "data.period = 0: input should be greater than or equal to 1"),
         (["--source", "tables"], "data.source = 'tables': unknown source; known are wide-csv, "),
         (
             ["--source", "wide-cvs"],

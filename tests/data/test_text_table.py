@@ -104,19 +104,19 @@ def test_a_column_that_is_no_number_is_named_with_the_reason(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "has_units"),
+    ("text", "units"),
     [
-        ("time,a,b\nUTC,kW,kW\n2024-01-01,1,2\n2024-01-02,1,2\n", True),
-        ("a,b\n[kW],\n1,2\n3,4\n", True),
-        ("time,a\n2024-01-01,x\n2024-01-02,1\n", False),  # a date: the row is of the data
-        ("a,b\nx,1\n1,2\n3,4\n", False),
-        ("a,b\nx,y\nx,1\n", False),
+        ("time,a,b\nUTC,kW,kW\n2024-01-01,1,2\n2024-01-02,1,2\n", 1),
+        ("a,b\n[kW],\n1,2\n3,4\n", 1),
+        ("time,a\n2024-01-01,x\n2024-01-02,1\n", 0),  # a date: the row is of the data
+        ("a,b\nx,1\n1,2\n3,4\n", 0),
+        ("a,b\nx,y\nx,1\n", 0),
     ],
 )
-def test_a_row_of_units(text: str, has_units: bool, tmp_path: Path) -> None:
+def test_a_row_of_units(text: str, units: int, tmp_path: Path) -> None:
     rows = [line.split(",") for line in text.splitlines()]
-    assert table.has_units(rows) == has_units
-    if has_units:
+    assert table.unit_rows(rows) == units
+    if units:
         (note, *_) = next(iter(load(written(tmp_path, text), "wide-csv").values())).notes
         assert note.startswith("the row below the header is taken for units: ")
 

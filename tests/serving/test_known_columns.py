@@ -205,7 +205,7 @@ def test_texts_that_the_training_never_saw_are_a_note(fitted: Forecaster) -> Non
             FUTURE_ROWS.assign(ds=FUTURE_ROWS["ds"].dt.tz_localize("UTC")),
             "future: the frame of the future has times in UTC 1:00:00 apart, but client 'c0' has",
         ),
-        ([1], "the frame is a list, expected a pandas DataFrame"),
+        ([1], "the frame is a list, expected a DataFrame of pandas or polars"),
     ],
 )
 def test_frames_that_cannot_be_used(fitted: Forecaster, future: Any, message: str) -> None:

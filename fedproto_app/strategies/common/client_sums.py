@@ -61,7 +61,7 @@ class ClientSums(ABC):
     def take_in(self, received: Received, round_: Round) -> None:
         """Take in the round's total, if masks hide each client's sums, unless it cannot be true."""
         values = received.total.values if received.total else {}
-        if not self.shapes.keys() <= values.keys():
+        if not (values and self.shapes.keys() <= values.keys()):
             return
         averaging, members = self.federation.averaging, self.federation.members
         if not averaging.checks_sums:
