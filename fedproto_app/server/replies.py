@@ -92,8 +92,8 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     for name, count in roster.samples.items():
         if not 0 <= count <= MOST_SAMPLES or count % multiple:
             raise Unusable(
-                f"client {name!r} declares {count} train samples; a multiple of {multiple} "
-                "is expected"
+                f"client {name!r} declares {count} train samples; a multiple of {multiple}, at "
+                f"most {MOST_SAMPLES:,}, is expected"
             )
     for name, (_, first, trained, end) in times.items():
         if trained - first != roster.samples.get(name) or end <= trained:

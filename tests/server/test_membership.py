@@ -565,7 +565,7 @@ def test_the_weight_of_a_client_is_bounded_by_the_median_of_what_all_declare(
     tmp_path: Path,
 ) -> None:
     liar = node_roster("liar", "x", "y")
-    liar = replace(liar, samples=dict.fromkeys(liar.samples, 24 * 10**8))
+    liar = replace(liar, samples=dict.fromkeys(liar.samples, 24 * 10**7))
     federation, grid = federation_of(tmp_path, "a", liar, node_roster("b", "c"))
     connect(federation, grid, 1000)
     assert federation.members.most_samples == 48  # no client has more
