@@ -15,11 +15,11 @@ NEWEST := $(NEWEST_VENV)/.installed
 demo: $(RUN)  ## forecasts of the embedded data: the simplest, alone, federated; does it pay?
 	$(BIN)/fedproto demo
 
-test: $(DEV)  ## the tests, every method and fault once
-	$(BIN)/pytest -n auto --dist worksteal -m "not exhaustive"
+test: $(DEV)  ## the tests, every method and fault once; PART: 2/3, say: with a part of the products
+	$(BIN)/pytest -n auto --dist worksteal $(if $(PART),--part $(PART),-m "not exhaustive")
 
-test-all: $(DEV)  ## all tests, with every product of cases; PART: 2/3, say: a part of the products
-	$(BIN)/pytest -n auto --dist worksteal $(if $(PART),--part $(PART))
+test-all: $(DEV)  ## all tests, with every product of cases
+	$(BIN)/pytest -n auto --dist worksteal
 
 test-newest: $(NEWEST)  ## all tests with the newest Flower that pyproject.toml allows
 	$(NEWEST_VENV)/bin/pytest -n auto --dist worksteal
