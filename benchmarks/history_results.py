@@ -81,10 +81,14 @@ def learner_of(settings: Settings, method: str) -> AnyLearner:
 
 
 class Client:
-    """One client with `days` days of training (0: all). unit: the scale of its errors."""
+    """One client with `days` days of training (0: all), and the lags of these settings.
+
+    unit: the scale of its errors, of these settings.
+    """
 
     def __init__(self, series: ClientSeries, settings: Settings, days: int) -> None:
-        data = settings.data.model_copy(update={"history": days})
+        lags = ",".join(map(str, settings.data.further_lags))
+        data = settings.data.model_copy(update={"history": days, "lags": lags})
         self.windows = make_windows(series, data)
         self.unit = make_windows(series, settings.data).scale.std
 
@@ -147,8 +151,11 @@ def with_equal_history(
     series: Sequence[ClientSeries], settings: Settings, days: int
 ) -> tuple[Errors, Any]:
     """Give all clients the same days; return their errors and contributions."""
-    ridge, kindred = (learner_of(settings, method) for method in METHODS)
-    clients = [Client(client_series, settings, days) for client_series in series]
+    of_days = settings_from({**flat_settings(settings), "data.history": days})
+    ridge, kindred = (learner_of(of_days, method) for method in METHODS)
+    clients = [Client(client_series, of_days, days) for client_series in series]
+    for client, client_series in zip(clients, series, strict=True):
+        client.unit = make_windows(client_series, settings.data).scale.std
     errors: Errors = {RIDGE: [], ALONE: [], KINDRED: []}
     fitted, contributions = [], []
     for client in clients:
