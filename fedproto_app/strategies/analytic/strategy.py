@@ -24,9 +24,9 @@ from fedproto_app.trust.outliers import FEWEST_AGREE, MOST_COMPARED
 # a gap can add to that.
 LARGEST_MEAN_SQUARE = 100.0
 
-SHRUNK = (
-    0.3  # ridge of these fits, in mean squares: a fit of few samples would say little of others
-)
+# The ridge of the fits that clients are judged by, in mean squares. A fit of few samples would say
+# little of other clients.
+SHRUNK = 0.3
 
 
 class SumsOfRegressors(ClientSums):
@@ -64,7 +64,7 @@ class SumsOfRegressors(ClientSums):
         everyone = {**{key: sums for key, sums in latest.items() if sums}, **reported}
         if len(everyone) < FEWEST_AGREE:
             return {}
-        errors = misfits([_unpacked(sums) for sums in everyone.values()])
+        errors = misfits(list(everyone.values()))
         return {
             key: "its sums are not used: for most other clients its fit is worse than the mean, "
             f"{error:.3g} times as far from their fits"
@@ -99,7 +99,7 @@ class SumsOfRegressors(ClientSums):
         return {**totals, GRAM: packed}
 
 
-def misfits(clients_sums: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
+def misfits(clients_sums: Sequence[Arrays]) -> list[float]:
     """Return how badly each client's fit W suits the other clients' samples.
 
     On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds that of V
@@ -108,12 +108,13 @@ def misfits(clients_sums: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
     than half of them cannot raise. Honest clients had at most 0.62 (207 detectors of METR-LA), fits
     of opposite targets 2 to 4.
 
-    clients_sums: of N ≥ 2 clients, A [H, d, d] and XᵀY [H, d, 1], float64.
+    clients_sums: of N ≥ 2 clients, as they are sent. They are unpacked one by one, because the
+    matrices of thousands of clients would be gigabytes.
     """
-    fits = torch.stack([fit(*one_client, SHRUNK) for one_client in clients_sums])  # (N, H, d)
+    fits = torch.stack([fit(*_unpacked(sums), SHRUNK) for sums in clients_sums])  # (N, H, d)
     ratios = []
     for judge in range(0, len(fits), math.ceil(len(fits) / MOST_COMPARED)):
-        gram, others_fit = clients_sums[judge][0], fits[judge]
+        (gram, _), others_fit = _unpacked(clients_sums[judge]), fits[judge]
         away = torch.cat([fits - others_fit, others_fit.unsqueeze(0)])
         errors = torch.einsum("nhd,hde,nhe->n", away, gram, away)
         of_judge = errors[:-1] / errors[-1].clamp(min=1e-30)
