@@ -326,7 +326,7 @@ class DataSettings(Section):
         "",
         "first and last of the columns of a long table whose values follow each other in time in "
         "every row, such as `hh_0,hh_47` for a row a day",
-        "two names between a comma",
+        "two names with a comma between",
     )
     time_unit: TimeUnit = setting(
         "auto",
@@ -522,7 +522,7 @@ class ResponseSettings(Section):
     scales: str = setting(
         "",
         "mean and deviation of each column, so that clients need not find them together, as "
-        "[noise](privacy.md) for private columns demands; columns without are of 0 and 1",
+        "[noise](privacy.md) for private columns demands; other columns are taken as 0 and 1",
         '`"temperature 10 8, price 50 30"`',
     )
 

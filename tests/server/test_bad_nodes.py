@@ -27,6 +27,7 @@ from fedproto_app.core.wire import (
     required_masking_order,
 )
 from fedproto_app.report.runs import flat, read_rounds, read_run
+from fedproto_app.server import pipeline
 from fedproto_app.server.checkpoint import newest_checkpoint
 from tests.helpers.bad_replies import (
     change_arrays,
@@ -128,6 +129,19 @@ def test_a_bad_reply_is_refused_and_the_run_goes_on(tmp_path: Path, name: str) -
     assert all(np.isfinite(value) for value in figures if isinstance(value, float))
     records = [record for m in grid.sent for record in m.content.array_records.values()]
     assert all(np.isfinite(a).all() for record in records for a in numpy_arrays(record).values())
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_opposed_steps_are_refused_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, refuses: bool
+) -> None:
+    """Steps that seem opposed can be honest, so nobody is refused by default."""
+    monkeypatch.setattr(pipeline, "opposed_steps", lambda *_: {"1": "opposed to the others"})
+    setting = {"aggregation.refuse-opposed": True} if refuses else {}
+    folder, _ = run_small(tmp_path, **FEDAVG, rounds=1, **setting)
+    (line,) = read_rounds(folder.path)
+    assert line["clients"] == (4 if refuses else 8)
+    assert [refusal["reason"] for refusal in line["refused"]] == ["opposed to the others"] * refuses
 
 
 def attack(value: float) -> Tamper:
