@@ -1,28 +1,33 @@
-"""Sections of the documentation that a benchmark writes: a table and a line on how it was made.
+"""Sections of the documentation that a benchmark writes: a table and a note on how it was made.
 
-Everything outside a section's two markers is written by hand and stays.
+Everything outside a section's two markers is written by hand and stays. A table of results has all
+its lines in a CSV file beside the page, in tables/PAGE-NAME.csv, whose last two columns say of each
+line which runs it summarises, and when and where they were made. The page shows some of these.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.machine import processors
 
 Lines = Sequence[Sequence[str]]  # a table: the column names, then its rows
 
 ROOT = Path(__file__).parents[1]
 RUN_NOTE = "made.json"  # in a run's folder: the day and the machine of the run
 UNKNOWN = "-"
-_SEEDS = "seeds"  # the last column of tables that state how many runs a row summarises
+SEEDS, RUNS, MADE = "seeds", "runs", "made"  # columns of files: how many runs, which, and when
 
 
 class CannotMerge(ValueError):
-    """A new table does not fit the section on the page."""
+    """A new table does not fit the file of the page."""
 
 
 def data_root() -> Path:
@@ -30,9 +35,7 @@ def data_root() -> Path:
     return Path(os.environ.get("FEDPROTO_DATA", ROOT.parent / "shared" / "data"))
 
 
-def has_section(page: Path, name: str, maker: str) -> bool:
-    begin, _ = _markers(name, maker)
-    return begin in page.read_text(encoding="utf-8")
+# --- sections -----------------------------------------------------------------------------------
 
 
 def read_section(page: Path, name: str, maker: str) -> list[str]:
@@ -66,26 +69,104 @@ def table_texts(lines: Lines, texts: int | None = 1) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
 
 
-def parse_table(texts: Sequence[str]) -> tuple[Lines, str]:
-    """Return the table of a section and the paragraph below it; both may be empty.
+# --- files of tables ----------------------------------------------------------------------------
 
-    Raises `CannotMerge` unless the section is as a benchmark writes it: the table, a blank line,
-    one paragraph.
+
+class Shown(NamedTuple):
+    """What a section shows of tables.
+
+    rows: by title, in this order, by default all. columns: by name, by default all, and with none
+    only the note. keys: how many of the first cells make a row's title. means: without standard
+    deviations.
     """
-    rows = [text[2:-2].split(" | ") for text in texts if text.startswith("|")]
-    lines = [*rows[:1], *rows[2:]]
-    paragraph = texts[-1] if texts and not texts[-1].startswith("|") else ""
-    written = [*(table_texts(lines) if lines else []), *(["", paragraph] if paragraph else [])]
-    if (lines and written != list(texts)) or any(len(row) != len(rows[0]) for row in rows):
-        raise CannotMerge(
-            "the section on the page is not as this command writes it; --whole replaces it by the "
-            "rows whose runs are here"
-        )
-    return lines, paragraph
+
+    rows: Sequence[str] = ()
+    columns: Sequence[str] | None = None
+    keys: int = 1
+    means: bool = False
 
 
-def merge(page: Lines, new: Lines, keys: int = 1) -> tuple[Lines, list[str]]:
-    """Put the rows of a new table into the page's table.
+def table_file(page: Path, name: str) -> Path:
+    return page.parent / "tables" / f"{page.stem}-{name}.csv"
+
+
+def read_table(file: Path) -> Lines:
+    """Return the table of a file, empty if there is none."""
+    if not file.exists():
+        return []
+    with file.open(encoding="utf-8", newline="") as opened:
+        return list(csv.reader(opened))
+
+
+def write_table(file: Path, lines: Lines) -> None:
+    file.parent.mkdir(exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        csv.writer(opened, lineterminator="\n").writerows(lines)
+
+
+def with_origin(lines: Lines, runs: str, made: str) -> Lines:
+    """Return the table with the last two columns of a file. Every line has this origin."""
+    head, *rows = lines
+    return [[*head, RUNS, MADE], *([*row, runs, made] for row in rows)]
+
+
+def publish(page: Path, name: str, maker: str, lines: Lines, shown: Shown) -> Lines:
+    """Put a benchmark's lines into the table's file, and show a part of it on the page.
+
+    lines: as `with_origin` returns them. Lines of the file with other titles stay. Returns all.
+    """
+    file = table_file(page, name)
+    merged, _ = merge(read_table(file), lines, shown.keys)
+    write_table(file, merged)
+    write_section(page, name, maker, section_of({name: file}, shown))
+    return merged
+
+
+def section_of(files: Mapping[str, Path], shown: Shown) -> list[str]:
+    """Return a section: the chosen rows and columns of these files, and a note on their origin.
+
+    files: by heading. The columns of several files stand side by side, each with its heading, and
+    a row is unknown where a file lacks it. Raises `ValueError` for a row or column in no file.
+    """
+    tables = {heading: read_table(file) for heading, file in files.items()}
+    rows_of = {h: dict(zip(titles(t, shown.keys), t[1:], strict=True)) for h, t in tables.items()}
+    first, *_ = tables.values()
+    columns = first[0][shown.keys : -2] if shown.columns is None else shown.columns
+    chosen = shown.rows or titles(first, shown.keys)
+    head, lines = (
+        list(first[0][: shown.keys]),
+        [title.rsplit(", ", shown.keys - 1) for title in chosen],
+    )
+    for heading, table in tables.items():
+        for column in columns:
+            place = table[0].index(column)
+            parts = [heading, column] if len(tables) > 1 and len(columns) > 1 else [heading]
+            head.append(", ".join(parts) if len(tables) > 1 else column)
+            for line, title in zip(lines, chosen, strict=True):
+                cell = rows_of[heading][title][place] if title in rows_of[heading] else UNKNOWN
+                line.append(cell.partition(" ± ")[0] if shown.means else cell)
+    for title in chosen:
+        if not any(title in rows for rows in rows_of.values()):
+            raise ValueError(f"no table has a row {title!r}")
+    texts = [*table_texts([head, *lines], shown.keys), ""] if columns else []
+    return [*texts, _note(files, tables)]
+
+
+def _note(files: Mapping[str, Path], tables: Mapping[str, Lines]) -> str:
+    """Return a paragraph that links the files, and says which runs they summarise."""
+    origins, made = [], Provenance(frozenset(), frozenset(), frozenset())
+    for heading, table in tables.items():
+        label = f"{heading}, all" if len(tables) > 1 else "All"
+        rows = f"[{len(table) - 1} rows](tables/{files[heading].name})"
+        runs = dict.fromkeys(row[-2] for row in table[1:])
+        origins.append(f"{label} {rows}: {' and '.join(runs)}.")
+        for text in {row[-1] for row in table[1:]}:
+            made |= Provenance.parsed(text)
+    return " ".join([*origins, *([f"Made {made.text()}."] if made.dates else [])])
+
+
+def merge(present: Lines, new: Lines, keys: int = 1) -> tuple[Lines, list[str]]:
+    """Put the rows of a new table into the present table.
 
     A new row replaces the row of the same title, its first `keys` cells, unless it summarises
     fewer seeds or lacks a figure. Further rows follow the row that precedes them in the new
@@ -94,13 +175,13 @@ def merge(page: Lines, new: Lines, keys: int = 1) -> tuple[Lines, list[str]]:
     Raises `CannotMerge` for other columns and for titles that are not unique.
     """
     new_rows = dict(zip(titles(new, keys), new[1:], strict=True))
-    if not page:
+    if not present:
         return new, []
-    rows = dict(zip(titles(page, keys), page[1:], strict=True))
-    head = list(page[0])
+    rows = dict(zip(titles(present, keys), present[1:], strict=True))
+    head = list(present[0])
     if head != list(new[0]):
         raise CannotMerge(
-            f"the page's table has the columns {', '.join(head)}, the new table has "
+            f"the file has the columns {', '.join(head)}, the new table has "
             f"{', '.join(new[0])}; --whole replaces it by the rows whose runs are here"
         )
     stay, order, place = [], list(rows), 0
@@ -116,11 +197,11 @@ def merge(page: Lines, new: Lines, keys: int = 1) -> tuple[Lines, list[str]]:
 
 
 def titles(lines: Lines, keys: int = 1) -> list[str]:
-    """Return the first `keys` cells of each row, without bold marks.
+    """Return the first `keys` cells of each row, as one text.
 
     Raises `CannotMerge` if two rows have the same title.
     """
-    result = [", ".join(line[:keys]).replace("**", "") for line in lines[1:]]
+    result = [", ".join(line[:keys]) for line in lines[1:]]
     twice = sorted({title for title in result if result.count(title) > 1})
     if twice:
         raise CannotMerge(f"several rows are called {twice[0]!r}")
@@ -129,13 +210,16 @@ def titles(lines: Lines, keys: int = 1) -> list[str]:
 
 def _loses(head: Sequence[str], old: Sequence[str], new: Sequence[str]) -> bool:
     """Whether the new row has fewer seeds or fewer figures in some column."""
-    fewer = _seeds(head, old) > _seeds(head, new)
-    return fewer or any(_figures(a) > _figures(b) for a, b in zip(old, new, strict=True))
+    if SEEDS in head and _seeds(head, old) > _seeds(head, new):
+        return True
+    cells = zip(head, old, new, strict=True)
+    return any(_figures(a) > _figures(b) for name, a, b in cells if name not in (RUNS, MADE))
 
 
 def _seeds(head: Sequence[str], row: Sequence[str]) -> int:
     """Return how many runs the row summarises, 0 if it does not say."""
-    return int(row[-1]) if head[-1] == _SEEDS and row[-1].isdecimal() else 0
+    cell = row[head.index(SEEDS)]
+    return int(cell) if cell.isdecimal() else 0
 
 
 def _figures(cell: str) -> int:
@@ -152,23 +236,27 @@ class Provenance(NamedTuple):
 
     def text(self) -> str:
         days = " to ".join(sorted({min(self.dates), max(self.dates)}))
-        versions, machines = ", ".join(sorted(self.versions)), " and ".join(sorted(self.machines))
-        return f"Made {days} with {versions or 'unknown versions'} on {machines or 'a machine'}."
+        versions = f" with {', '.join(sorted(self.versions))}" if self.versions else ""
+        return f"{days}{versions} on {' and '.join(sorted(self.machines)) or 'a machine'}"
+
+    @staticmethod
+    def parsed(text: str) -> Provenance:
+        """Return the provenance that a text states, an empty one if it states none."""
+        match = _PROVENANCE.fullmatch(text)
+        first, last, versions, machines = match.groups("") if match else [""] * 4
+        parts = ([first, last], versions.split(", "), machines.split(" and "))
+        return Provenance(*(frozenset(filter(None, part)) for part in parts))
 
     def __or__(self, more: Provenance) -> Provenance:
         return Provenance(*(a | b for a, b in zip(self, more, strict=True)))
 
 
-_PROVENANCE = re.compile(r"Made ([\d-]+)(?: to ([\d-]+))? with (.+?) on (.+)\.$")
+_PROVENANCE = re.compile(r"([\d-]+)(?: to ([\d-]+))?(?: with (.+?))? on (.+)")
 
 
-def parse_provenance(paragraph: str) -> Provenance | None:
-    """Return the provenance at the end of a paragraph, None if it states none."""
-    match = _PROVENANCE.search(paragraph)
-    if match is None:
-        return None
-    dates = frozenset(day for day in match.groups()[:2] if day)
-    return Provenance(dates, frozenset(match[3].split(", ")), frozenset(match[4].split(" and ")))
+def made_today() -> str:
+    """Return the provenance of figures that this process made."""
+    return f"{date.today().isoformat()} on {processors()}"
 
 
 def provenance(folders: Iterable[Path], versions: Iterable[str] = ()) -> Provenance:

@@ -7,8 +7,9 @@
 
 Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
 can be interrupted; delete a run's folder to repeat it. A table summarises all finished runs of its
-rows, from any call, and keeps the page's lines whose runs are missing. A run whose settings differ
-from its row's present settings is refused. Test errors are never used to choose.
+rows, from any call. All its lines go to docs/results/tables/PAGE-TABLE.csv, whose lines stay if
+their runs are missing, and the page shows some of them. A run whose settings differ from its row's
+present settings is refused. Test errors are never used to choose.
 
 The pages: {pages}. benchmarks/results/PAGE.toml declares the rows and columns of each.
 """
@@ -25,17 +26,19 @@ from rich.console import Console
 from benchmarks.pages import (
     ROOT,
     CannotMerge,
-    has_section,
+    Lines,
     merge,
-    parse_provenance,
-    parse_table,
     provenance,
-    read_section,
+    read_table,
+    section_of,
+    table_file,
     table_texts,
+    with_origin,
     write_section,
+    write_table,
 )
 from benchmarks.parts import require_names
-from benchmarks.results.declared import PAGES, Page, Table, page
+from benchmarks.results.declared import PAGES, Page, Section, Table, page
 from benchmarks.results.runs import finished, run_missing
 from benchmarks.results.tables import about, arranged, lines_of
 
@@ -43,19 +46,11 @@ MAKER = "benchmarks.results"
 _VERSIONS = ("fedproto-app", "flwr", "torch")
 
 
-def section(table: Table, output: Path, old: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """Return the text of a table's section, and titles of old rows that new rows did not replace.
-    Both are empty without a finished run.
-
-    old: the section on the page, whose other rows stay.
-
-    Raises `CannotMerge` if the old section and the new rows do not fit.
-    """
+def new_lines(table: Table, page_name: str, output: Path) -> Lines:
+    """Return the lines of a table's finished runs, with their origin; none without a run."""
     groups = finished(table, output)
     if not groups:
-        return [], []
-    on_page, paragraph = parse_table(old)
-    lines, stay = merge(on_page, lines_of(table, groups), table.keys)
+        return []
     runs = [run for group in groups.values() for run in group.runs]
     versions = {
         f"{package} {run.summary[f'versions.{package}']}"
@@ -63,10 +58,15 @@ def section(table: Table, output: Path, old: Sequence[str] = ()) -> tuple[list[s
         for package in _VERSIONS
         if f"versions.{package}" in run.summary
     }
-    summary = provenance([run.folder for run in runs], versions)
-    summary = summary | (parse_provenance(paragraph) or summary)
-    note = f"`{table.name}`, `configs/{table.config}`: {about(table, runs)}. {summary.text()}"
-    return [*table_texts(arranged(table, lines)), "", note], stay
+    made = provenance([run.folder for run in runs], versions).text()
+    command = f"`python -m {MAKER} {page_name} {table.name}`, {about(table, runs)}"
+    return with_origin(lines_of(table, groups), command, made)
+
+
+def texts_of(shown_page: Page, section: Section) -> list[str]:
+    """Return the text of a section, from the files of its tables."""
+    files = {h: table_file(shown_page.file, name) for h, name in section.tables.items()}
+    return section_of(files, section.shown)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -92,21 +92,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
             finished(table, output)  # before hours of work: do the runs belong to the rows?
             for jobs in table.waves(options.seeds or table.seeds, options.only, output):
                 run_missing(name, jobs, output, options.parallel)
-        is_shown = not options.quick and has_section(shown_page.file, name, MAKER)
-        merges = is_shown and not options.whole
-        old = read_section(shown_page.file, name, MAKER) if merges else []
+        lines = new_lines(table, options.page, output)
+        if not lines:
+            console.print(f"{name}: no finished run in {output}")
+            continue
+        file = table_file(shown_page.file, name)
         try:
-            texts, stay = section(table, output, old)
+            present = [] if options.quick or options.whole else read_table(file)
+            lines, stay = merge(present, lines, table.keys)
         except CannotMerge as error:
-            refused.append(f"{shown_page.file.name}, {name}: {error}")
-            is_shown = False
-            texts, stay = section(table, output)
-        shown = list(texts) or [f"{name}: no finished run in {output}"]
+            refused.append(f"{file.name}: {error}")
+            continue
+        lines = arranged(table, lines)
+        shown = table_texts([line[:-2] for line in lines], table.keys)
         if stay:
-            shown.append(f"kept on the page, of more seeds or figures: {'; '.join(stay)}")
+            shown.append(f"kept, of more seeds or figures: {'; '.join(stay)}")
         console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
-        if texts and is_shown:
-            write_section(shown_page.file, name, MAKER, texts)
+        if not options.quick:
+            write_table(file, lines)
+    if not options.quick:
+        for name, section in shown_page.sections.items():
+            if set(options.tables) & set(section.tables.values()):
+                write_section(shown_page.file, name, MAKER, texts_of(shown_page, section))
     if refused:
         raise SystemExit("\n".join(["not written:", *refused]))
 
@@ -129,7 +136,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--whole",
         action="store_true",
-        help="replace tables by the rows whose runs are here: other rows of the page go",
+        help="replace tables by the rows whose runs are here: other lines of the files go",
     )
     options = parser.parse_args(arguments)
     tables = page(options.page).tables

@@ -16,6 +16,9 @@ figure to count), and these tables:
   that it leaves out (`without`).
 - `[papers.NAME]`: printed figures by row or by a view's `paper`.
 - `[lists]`: names of rows.
+- `[sections.NAME]`: a section of the page. `tables` are its tables by heading; `rows`, `columns` and
+  `means` choose what it shows of their files (`benchmarks.pages.Shown`). A table that no section
+  has gets its file too.
 
 A group of a table's `rows` takes rows `of` sets, or `from` another table ("page/table"), with that
 table's runs. `only` and `without` choose among them. `name`, `title` and `folder` are forms in
@@ -33,7 +36,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import ROOT, data_root
+from benchmarks.pages import ROOT, Shown, data_root
 from fedproto_app.settings.reading import flat
 
 PAGES = ("forecasting", "systems", "fuels", "classification", "sequences")
@@ -94,9 +97,8 @@ class Table:
     """A table of a page.
 
     columns: their texts by title. about: what the note below the table says of the runs. first: the
-    title of the first column. order: the column by which lines are sorted, or "rows". bold: the
-    column whose lowest figure in each set is bold. view: the rows' view if they name none; without
-    one a row has one line. paper: printed figures. pooled: with a line of trees on pooled data.
+    title of the first column. order: the column by which lines are sorted, or "rows". view: the
+    rows' view if they name none; without one a row has one line. paper: printed figures. pooled: with a line of trees on pooled data.
     by_labels: lines by the first two parts of the rows' names. shown_rounds: lines by row and
     round. on_request: made only if it is named.
     """
@@ -111,7 +113,6 @@ class Table:
     data: str = ""
     first: str = "method"
     order: str = ""
-    bold: str = ""
     view: str = ""
     paper: _Declaration = field(default_factory=dict)
     pooled: bool = False
@@ -149,6 +150,14 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Section:
+    """A part of a page. tables: names by heading."""
+
+    tables: Mapping[str, str]
+    shown: Shown
+
+
+@dataclass(frozen=True)
 class Page:
     """A page of docs/results, and what its TOML file declares."""
 
@@ -156,14 +165,21 @@ class Page:
     folder: str
     quick: Changes
     tables: Mapping[str, Table]
+    sections: Mapping[str, Section]
 
 
 @cache
 def page(name: str) -> Page:
     declared = _read(name)
     tables = {table: _table(name, table) for table in declared["tables"]}
+    sections = {}
+    for section, keys in declared["sections"].items():
+        of_section = keys.get("tables", {section: section})
+        first = tables[next(iter(of_section.values()))]
+        chosen = {key: value for key, value in keys.items() if key != "tables"}
+        sections[section] = Section(of_section, Shown(**chosen, keys=first.keys))
     file = ROOT / "docs" / "results" / f"{name}.md"
-    return Page(file, declared["folder"], flat(declared["quick"]), tables)
+    return Page(file, declared["folder"], flat(declared["quick"]), tables, sections)
 
 
 @cache

@@ -141,24 +141,13 @@ def _pooled_trees(table: Table, groups: Groups) -> list[list[str]]:
 
 
 def arranged(table: Table, lines: Lines) -> Lines:
-    """Sort and mark the lines of the table, new and old, by their texts."""
+    """Sort the lines of the table, new and old, by their texts."""
     head, *rows = [list(line) for line in lines]
     if table.order == "rows":
         titles = [row.title for row in table.rows.values()]
         rows.sort(key=lambda line: titles.index(line[0]) if line[0] in titles else len(titles))
     elif table.order:
         rows.sort(key=lambda line: (line[0] == _POOLED, _figure(line[head.index(table.order)])))
-    if table.bold:
-        place = head.index(table.bold)
-        for line in rows:
-            line[place] = line[place].replace("**", "")
-        by_title = {line[0]: line for line in rows}
-        for set_name in dict.fromkeys(row.set for row in table.rows.values()):
-            listed = [row.title for row in table.rows.values() if row.set == set_name]
-            present = [by_title[title] for title in listed if title in by_title]
-            if present:
-                best = min(present, key=lambda line: _figure(line[place]))
-                best[place] = f"**{best[place]}**"
     return [head, *rows]
 
 
@@ -168,7 +157,7 @@ def _figure(cell: str) -> float:
 
 
 def about(table: Table, runs: Sequence[Run]) -> str:
-    """Return what the table's note says of its runs.
+    """Return what the table's file says of its runs.
 
     A field in braces is a key of the first run's summary or settings. With `..` it is the least to
     the greatest of all runs, with `*` all values.
