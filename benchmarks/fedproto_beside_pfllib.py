@@ -22,15 +22,21 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import fedproto_app
 from benchmarks.cross_check import split
 from benchmarks.cross_check.comparison import paired
-from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import (
+    ROOT,
+    UNKNOWN,
+    Shown,
+    made_today,
+    publish,
+    table_texts,
+    with_origin,
+)
 from benchmarks.parts import parser_of
 
 PAGE = ROOT / "docs" / "results" / "cross-check.md"
@@ -47,27 +53,24 @@ Figures = Mapping[str, float]
 
 def main() -> None:
     arguments = _arguments()
-    lines = [
-        "| seed | rule | ours % | PFLlib % | ours, s | PFLlib, s |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
+    lines = [["seed", "rule", "ours %", "PFLlib %", "difference", "ours, s", "PFLlib, s"]]
     pairs: dict[str, list[tuple[float, float]]] = {rule: [] for rule in RULES}
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as folder:
             job = made_job(seed, Path(folder))
             ours, peers = our_figures(job, Path(folder)), peer_figures(job, arguments.checkout)
         for rule in RULES:
-            pair = ours[rule], peers[rule]
-            pairs[rule].append(pair)
-            accuracies = " | ".join(f"{100 * accuracy:.1f}" for accuracy in pair)
-            seconds = f"{ours['seconds']:.0f} | {peers['seconds']:.0f}"
-            lines.append(f"| {seed} | {rule} | {accuracies} | {seconds} |")
-            print(lines[-1], flush=True)
+            pairs[rule].append((ours[rule], peers[rule]))
+            accuracies = (ours[rule], peers[rule], ours[rule] - peers[rule])
+            seconds = [f"{side['seconds']:.0f}" for side in (ours, peers)]
+            lines.append([str(seed), rule, *(f"{100 * a:.1f}" for a in accuracies), *seconds])
+            print(*lines[-1], flush=True)
     lines += [mean_line(rule, pairs[rule]) for rule in RULES]
-    lines += ["", footnote(arguments)]
-    print("\n".join(lines))
+    runs = origin(arguments)
+    print(*table_texts(lines, texts=2), runs, sep="\n")
     if arguments.page:
-        write_section(PAGE, "pfllib", MAKER, lines)
+        lines = with_origin(lines, runs, made_today())
+        publish(PAGE, "pfllib", MAKER, lines, Shown(columns=(), keys=2))
 
 
 def made_job(seed: int, folder: Path) -> dict[str, Any]:
@@ -119,24 +122,23 @@ def peer_figures(job: Mapping[str, Any], checkout: Path) -> Figures:
     return {**means, "seconds": result["seconds"]}
 
 
-def mean_line(rule: str, pairs: Sequence[tuple[float, float]]) -> str:
+def mean_line(rule: str, pairs: Sequence[tuple[float, float]]) -> list[str]:
     """Return the means over the seeds, and the mean difference with its 95% interval."""
     ours, peers = zip(*pairs, strict=True)
     difference = paired(ours, peers)
-    means = " | ".join(f"{100 * statistics.fmean(side):.1f}" for side in (ours, peers))
+    means = [f"{100 * statistics.fmean(side):.1f}" for side in (ours, peers)]
     limit = f"{100 * difference.mean:+.1f} ± {100 * difference.limit:.1f}"
-    return f"| mean, difference {limit} | {rule} | {means} | | |"
+    return ["mean", rule, *means, limit, UNKNOWN, UNKNOWN]
 
 
-def footnote(arguments: argparse.Namespace) -> str:
-    """Return the note on how the table was made."""
+def origin(arguments: argparse.Namespace) -> str:
+    """Return which runs the table summarises."""
     seeds = ",".join(map(str, arguments.seeds))
-    version = _commit(arguments.checkout)
     return (
-        f"`python -m {MAKER} CHECKOUT --seeds {seeds}`: {CLIENTS} clients of {IMAGES} train "
+        f"`python -m {MAKER} CHECKOUT --seeds {seeds}`, {CLIENTS} clients of {IMAGES} train "
         f"images, Dirichlet α = 0.3, {ROUNDS} rounds, {EPOCHS} local epochs, batches of {BATCH}, "
-        f"SGD {RATE:g}, λ = {WEIGHT:g}. PFLlib {version}, fedproto-app {fedproto_app.__version__}. "
-        f"{date.today().isoformat()}; {machine_line()}."
+        f"SGD {RATE:g}, λ = {WEIGHT:g}, PFLlib {_commit(arguments.checkout)}, fedproto-app "
+        f"{fedproto_app.__version__}"
     )
 
 

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.pages import ROOT, UNKNOWN, Lines, Shown, data_root, publish, with_origin
 from benchmarks.parts import parser_of
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance
@@ -55,11 +55,22 @@ OUTPUT = ROOT / "runs" / "results" / "history"
 SETS = ("milano", "electricity", "m4")
 DAYS = (2, 4, 7, 14, 28, 0)  # 0: all
 NEWCOMERS_DAYS = (0, 1, 7)
-RIDGE, ALONE, KINDRED = "ridge, alone", "Kindred, alone", "Kindred"
+RIDGE, ALONE = "linear regression (local)", "Kindred (local)"
+KINDRED = "Kindred (federated)"
 LAST_VALUE, LAST_PERIOD = "last value", "last period"
 METHODS: Mapping[str, Mapping[str, object]] = {
     RIDGE: {"method": "analytic", "analytic.sharing": "none"},
     KINDRED: {"method": "kindred"},
+}
+SHOWN = {
+    "days": Shown(keys=2, columns=()),
+    "newcomers": Shown(
+        keys=2,
+        columns=[
+            *(f"{method}, mean" for method in (LAST_VALUE, RIDGE, ALONE, KINDRED)),
+            "clients better off",
+        ],
+    ),
 }
 Errors = dict[str, list[float]]  # by method, of the clients in the source's order
 
@@ -258,24 +269,23 @@ def figures_of(name: str, settings: Settings) -> dict[str, Any]:
     return {**figures, "made": f"{date.today().isoformat()}; {processors()}"}
 
 
-def lines_of(of_days: Mapping[str, Errors]) -> list[str]:
-    """Return a table: mean / median of each method, and Kindred against the best other method."""
+def lines_of(name: str, of_days: Mapping[str, Errors]) -> Lines:
+    """Return a table: mean and median of each method, and Kindred against the best other method."""
     methods = max((list(errors) for errors in of_days.values()), key=len)
-    titles = ["days", *methods, "less than the best of the others", "clients better off"]
-    lines = [titles]
+    titles = [f"{method}, {kind}" for method in methods for kind in ("mean", "median")]
+    lines = [["data", "days", *titles, "less than the best of the others", "clients better off"]]
     for days, errors in of_days.items():
         cells = [
-            f"{np.mean(errors[method]):.4f} / {np.median(errors[method]):.4f}"
-            if method in errors
-            else ""
+            f"{kind(errors[method]):.4f}" if method in errors else UNKNOWN
             for method in methods
+            for kind in (np.mean, np.median)
         ]
         rivals = np.array([values for method, values in errors.items() if method != KINDRED])
         ours = np.array(errors[KINDRED])
         gain = 1 - ours.mean() / rivals.mean(axis=1).min()
         better = float(np.mean(ours < rivals.min(axis=0)))
-        lines.append([days, *cells, f"{gain:.0%}", f"{better:.0%}"])
-    return table_texts(lines, texts=0)
+        lines.append([name, days, *cells, f"{gain:.0%}", f"{better:.0%}"])
+    return lines
 
 
 def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
@@ -323,10 +333,11 @@ def main() -> None:
         if (OUTPUT / f"{name}.json").exists():
             data = json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
             figures[name] = data
-            for section, key in ((name, "days"), (f"{name}-newcomer", "newcomers")):
-                note = f"`python -m {MAKER} {name}`: {data['clients']} clients, seed 0; "
-                note += f"{data['made']}."
-                write_section(PAGE, section, MAKER, [*lines_of(data[key]), "", note])
+            runs = f"`python -m {MAKER} {name}`, {data['clients']} clients, seed 0"
+            made = data["made"].replace("; ", " on ")
+            for section, shown in SHOWN.items():
+                lines = with_origin(lines_of(name, data[section]), runs, made)
+                publish(PAGE, section, MAKER, lines, shown)
     if len(figures) == len(SETS):
         draw(figures, PAGE.with_suffix(".svg"))
 

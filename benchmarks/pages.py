@@ -156,10 +156,10 @@ def _note(files: Mapping[str, Path], tables: Mapping[str, Lines]) -> str:
     """Return a paragraph that links the files, and says which runs they summarise."""
     origins, made = [], Provenance(frozenset(), frozenset(), frozenset())
     for heading, table in tables.items():
-        label = f"{heading}, all" if len(tables) > 1 else "All"
-        rows = f"[{len(table) - 1} rows](tables/{files[heading].name})"
-        runs = dict.fromkeys(row[-2] for row in table[1:])
-        origins.append(f"{label} {rows}: {' and '.join(runs)}.")
+        link = f"all {len(table) - 1} rows](tables/{files[heading].name})"
+        origin = ", and ".join(dict.fromkeys(row[-2] for row in table[1:]))
+        link = f"{heading} ([{link})" if len(tables) > 1 else f"[A{link[1:]}"
+        origins.append(f"{link}: {origin}.")
         for text in {row[-1] for row in table[1:]}:
             made |= Provenance.parsed(text)
     return " ".join([*origins, *([f"Made {made.text()}."] if made.dates else [])])

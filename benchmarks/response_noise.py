@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.pages import table_texts, write_section
+from benchmarks.pages import Lines, Shown, made_today, publish, table_texts, with_origin
 from benchmarks.parts import parser_of
 from benchmarks.response_results import (
     DAY,
@@ -35,7 +35,6 @@ from benchmarks.response_results import (
     DayAhead,
     Start,
     geometric,
-    made,
     series_of,
 )
 from fedproto_app.core.errors import DataError
@@ -56,8 +55,8 @@ NEWCOMER = "14"  # days
 PARTS = (100, 400)  # clients
 EPSILONS = (8.0, 3.0, 1.0)
 MORE = (100, 300, 1000, 3000, 10_000, 30_000)  # clients for the last column
-MOST_COST = 1.02
 PLAIN = "masked, without noise"  # the sums as they are, which noise cannot protect
+SHOWN = {"noise": Shown(keys=2, columns=()), "costs": Shown(keys=2, columns=("100 clients", "1,000 clients", "3,000 clients", "30,000 clients"))}
 SCALES = {  # usual values of wind, and of the weather in Beijing
     "wind": "u 0 3, v 0 3, wind_speed 5 2.5",
     "pm25": "temperature 13 11, pressure 1010 10, dew_point 3 14, rain 0 0.2, wind_speed 1 0.5, "
@@ -173,26 +172,23 @@ def figures_of(name: str, row: int) -> dict[str, float]:
     return figures
 
 
-def lines_of(name: str, newcomers: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """Return the table of a data set, and notes."""
+def lines_of(name: str, newcomers: Sequence[int]) -> tuple[Lines, Lines]:
+    """Return the table of a data set, and what ε = 1 costs by the number of clients."""
     all_figures = [figures_of(name, row) for row in newcomers]
     mean = {key: geometric(np.array([of[key] for of in all_figures])) for key in all_figures[0]}
-    clients = len(series_of(name))
-    lines = [["what is shared", f"{clients} clients", *(f"{parts} parts" for parts in PARTS)]]
-    lines.append([PLAIN, *(f"{mean[f'{PLAIN}/{parts}']:.3f}" for parts in (0, *PARTS))])
-    notes = []
+    lines = [["data", "what is shared", "whole clients", *(f"{parts} parts" for parts in PARTS)]]
+    lines.append([name, PLAIN, *(f"{mean[f'{PLAIN}/{parts}']:.3f}" for parts in (0, *PARTS))])
+    costs = [["data", "ε = 1", *(f"{many:,} clients" for many in MORE)]]
     for form in forms(name):
         for epsilon in (0.0, *EPSILONS):
             noise = f"ε = {epsilon:g}" if epsilon else "without noise"
             cells = [f"{mean[f'{form}/{parts}/{epsilon}']:.3f}" for parts in (0, *PARTS)]
-            lines.append([f"{form}, {noise}", *cells])
+            lines.append([name, f"{form}, {noise}", *cells])
         free = mean[f"{form}/0/0.0"]
-        costs = {many: mean[f"{form}/{many}/as if"] / free for many in MORE}
-        few = [many for many in MORE if all(costs[n] <= MOST_COST for n in MORE if n >= many)]
-        shown = ", ".join(f"{many:,}: {cost - 1:+.1%}" for many, cost in costs.items())
-        least = f"{few[0]:,}" if few else f"more than {MORE[-1]:,}"
-        notes.append(f"{form}: from {least} clients on ε = 1 costs at most 2% ({shown}).")
-    return lines, notes
+        costs.append(
+            [name, form, *(f"{mean[f'{form}/{many}/as if'] / free - 1:+.1%}" for many in MORE)]
+        )
+    return lines, costs
 
 
 def forms(name: str) -> dict[str, dict[str, str]]:
@@ -211,12 +207,11 @@ def main() -> None:
     torch.set_num_threads(1)
     name, chosen = arguments.set, arguments.newcomers
     newcomers = list(map(int, chosen.split(","))) if chosen else range(len(series_of(name)))
-    lines, notes = lines_of(name, newcomers)
     command = f"python -m {MAKER} {name}" + (f" --newcomers {chosen}" if chosen else "")
-    note = f"`{command}`: δ = 10⁻⁵, {NEWCOMER} days, seed 0; {made()}."
-    shown = [*table_texts(lines), "", *(f"- {line}" for line in notes), "", note]
-    print("\n".join(shown))
-    write_section(PAGE, f"noise {name}", MAKER, shown)
+    runs = f"`{command}`, δ = 10⁻⁵, {NEWCOMER} days, seed 0"
+    for section, lines in zip(SHOWN, lines_of(name, newcomers), strict=True):
+        print(*table_texts(lines, texts=2), sep="\n")
+        publish(PAGE, section, MAKER, with_origin(lines, runs, made_today()), SHOWN[section])
 
 
 if __name__ == "__main__":

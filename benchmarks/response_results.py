@@ -20,7 +20,6 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,8 +40,7 @@ from benchmarks.history_results import (
     priors_of,
     temperatures_of,
 )
-from benchmarks.machine import processors
-from benchmarks.pages import ROOT, UNKNOWN, data_root, table_texts, write_section
+from benchmarks.pages import ROOT, UNKNOWN, Shown, data_root, made_today, publish, with_origin
 from benchmarks.parts import output_in, parser_of
 from benchmarks.pooled_trees import MOST_TREES, PARAMETERS, PATIENCE
 from fedproto_app.api import Run, run
@@ -84,6 +82,22 @@ ROWS = {  # the strongest by validation
     "both shared": [(SHARED, KINDRED)],
     "all data pooled": [(POOLED, TREES)],
 }
+SHOWN = Shown(
+    rows=[
+        *(f"wind, newcomer {days}" for days in ("0", "7", "28", "all")),
+        *(f"wind, everybody {days}" for days in SHORT),
+        *(f"pm25, newcomer {days}" for days in ("7", "28", "all")),
+        *(f"pm25, everybody {days}" for days in SHORT),
+    ],
+    columns=(
+        "without columns, Kindred",
+        "columns, alone",
+        "shared response, alone",
+        "both shared",
+        "both / best alone",
+    ),
+    keys=2,
+)
 WIND_COLUMNS = "u,v,wind_speed"
 LENGTH, ROUNDS, SEEDS = 4000, 8, (0, 1, 2)  # of other methods: hours, rounds
 Fit = tuple[float, float]  # the validation and the test MSE
@@ -598,11 +612,6 @@ def lines_of(fits: Mapping[str, Fit], *, details: bool = False) -> list[list[str
     return lines
 
 
-def made() -> str:
-    """Return when and on what machine figures are made."""
-    return f"{date.today().isoformat()}; {processors()}"
-
-
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
@@ -617,11 +626,11 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.methods:
-        note = (
-            f"`python -m {MAKER} --methods`: {LENGTH} hours of wind, {ROUNDS} rounds, seeds 0 to 2"
+        runs = (
+            f"`python -m {MAKER} --methods`, {LENGTH} hours of wind, {ROUNDS} rounds, seeds 0 to 2"
         )
-        lines = [*table_texts(other_methods()), "", f"{note}; {made()}."]
-        write_section(PAGE, "methods", MAKER, lines)
+        lines = with_origin(other_methods(), runs, made_today())
+        publish(PAGE, "methods", MAKER, lines, Shown(columns=()))
     if arguments.masked:
         print(f"masked sums change a client's test MSE by at most {masked_difference():.1e}")
     if arguments.time:
@@ -643,8 +652,10 @@ def main() -> None:
         for line in zip(*lines_of(fits, details=True), strict=True):
             print(f"{line[0]:25}", *(f"{cell:>13}" for cell in line[1:]))
         if arguments.start is None:
-            note = f"`python -m {MAKER} {name}`: seed 0; {made()}."
-            write_section(PAGE, name, MAKER, [*table_texts(lines_of(fits)), "", note])
+            first, *rows = lines_of(fits)
+            lines = [["data", *first], *([name, *row] for row in rows)]
+            runs = f"`python -m {MAKER} {name}`, seed 0"
+            publish(PAGE, "newcomers", MAKER, with_origin(lines, runs, made_today()), SHOWN)
 
 
 if __name__ == "__main__":

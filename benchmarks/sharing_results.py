@@ -3,7 +3,6 @@
     python -m benchmarks.sharing_results                    # all cells, about an hour of one core
     python -m benchmarks.sharing_results milano demo        # the cells of two data sets
     python -m benchmarks.sharing_results --page-only        # from existing figures
-    python -m benchmarks.sharing_results demo --masked      # writes the table of masked sums alone
 
 A cell is a data set, so many steps ahead, and so many periods of training at every client. Each has
 Kindred, Kindred alone, and Kindred with masked sums: of all clients, and where the data have groups
@@ -19,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from itertools import repeat
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,16 @@ from numpy.typing import NDArray
 
 from benchmarks.history_results import Client, joined, priors_of, settings_of
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, data_root, table_texts, write_section
+from benchmarks.pages import (
+    ROOT,
+    UNKNOWN,
+    Lines,
+    Shown,
+    data_root,
+    publish,
+    with_origin,
+    write_section,
+)
 from benchmarks.parts import parser_of, require_names
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance
@@ -35,6 +44,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, parts_of
 from fedproto_app.report.comparison import percent_gain
+from fedproto_app.report.drawing import STYLE, look
 from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
 from fedproto_app.settings import AggregationSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
@@ -55,6 +65,36 @@ PAGE = ROOT / "docs" / "results" / "sharing.md"
 MAKER = "benchmarks.sharing_results"
 OUTPUT = ROOT / "runs" / "results" / "sharing"
 ALONE, KINDRED, ALIKE, GROUPS = "alone", "Kindred", "all alike", "groups"
+KEYS, RATIO = ("data", "steps", "periods"), "MSE ratio"
+SHOWN = {
+    "cells": Shown(
+        rows=[
+            "demo, 1, 7",
+            "demo, 24, 7",
+            "milano, 1, 1",
+            "milano, 24, 7",
+            "electricity, 1, 7",
+            "m4, 1, 1",
+            "m4, 24, 1",
+            "PM2.5, 24, 7",
+            "METR-LA, 1, 1",
+        ],
+        columns=("clients", "MAE gain", "95% CI", "finding", RATIO),
+        keys=3,
+    ),
+    "masked": Shown(
+        rows=[
+            "demo, 1, 1",
+            "demo, 1, 7",
+            "demo, 24, 7",
+            "milano, 1, 1",
+            "milano, 24, 7",
+            "m4, 1, 1",
+        ],
+        columns=("kin", "common, masked", "groups, masked"),
+        keys=3,
+    ),
+}
 Errors = dict[str, list[float]]  # test MSE by method, of the clients in the source's order
 
 
@@ -202,39 +242,41 @@ def geometric(ratios: NDArray[np.float64]) -> float:
     return float(np.exp(np.log(ratios).mean()))
 
 
-def lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
-    titles = ["data", "steps", "periods", "clients", "test part", "MAE gain", "95% CI"]
-    lines = [[*titles, "better off", "finding", "MSE ratio", "all alike"]]
+def lines_of(cells: Sequence[dict[str, Any]]) -> Lines:
+    titles = [*KEYS, "clients", "test part", "MAE gain", "95% CI"]
+    lines = [[*titles, "better off", "finding", RATIO, "all alike"]]
     for cell in cells:
         errors, gain = cell["errors"], gain_in(cell)
         interval = gain.interval
         row = [
-            *(cell["data"], str(cell["steps"]), str(cell["periods"] or "all")),
+            *key_of(cell),
             *(str(len(gain.ratios)), gain.test_part.replace(" test", "")),
-            f"**{percent_gain(gain.ratio)}**",
-            " to ".join(map(percent_gain, reversed(interval))) if interval else "-",
+            percent_gain(gain.ratio),
+            " to ".join(map(percent_gain, reversed(interval))) if interval else UNKNOWN,
             f"{gain.better / len(gain.ratios):.0%}",
             gain.finding.value,
             f"{geometric(ratio(errors, KINDRED, ALONE)):.3f}",
             f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
         ]
         lines.append(row)
-    return table_texts(lines)
+    return lines
 
 
-def masked_lines_of(cells: Sequence[dict[str, Any]]) -> list[str]:
+def key_of(cell: dict[str, Any]) -> list[str]:
+    return [cell["data"], str(cell["steps"]), str(cell["periods"] or "all")]
+
+
+def masked_lines_of(cells: Sequence[dict[str, Any]]) -> Lines:
     """Return the table of Kindred in the clear and with masked sums, relative to Kindred alone."""
-    lines = [["data", "steps", "periods", "clients", "kin", "common, masked", "groups, masked"]]
+    lines = [[*KEYS, "clients", "kin", "common, masked", "groups, masked"]]
     for cell in cells:
         errors = cell["errors"]
         ratios = [
-            geometric(ratio(errors, m, ALONE)) for m in (KINDRED, ALIKE, GROUPS) if m in errors
+            f"{geometric(ratio(errors, method, ALONE)):.3f}" if method in errors else UNKNOWN
+            for method in (KINDRED, ALIKE, GROUPS)
         ]
-        figures = [f"{figure:.3f}" for figure in ratios]
-        clients = str(len(errors[ALONE]))
-        row = [cell["data"], str(cell["steps"]), str(cell["periods"] or "all"), clients, *figures]
-        lines.append([*row, *["-"] * (len(lines[0]) - len(row))])
-    return table_texts(lines)
+        lines.append([*key_of(cell), str(len(errors[ALONE])), *ratios])
+    return lines
 
 
 def gain_in(cell: dict[str, Any]) -> Gain:
@@ -254,41 +296,68 @@ def gain_in(cell: dict[str, Any]) -> Gain:
     return gain_of(errors[KINDRED], errors[ALONE], pairs)
 
 
-def summary_of(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the table that summarises the cells, and a sentence."""
-    short = [cell for cell in cells if cell["periods"]]
-    lines = [["ratio", "cells", "geometric mean", "largest", "above 1.01 / 1.02"]]
+def summary_of(lines: Lines) -> str:
+    """Return a sentence on the cells with little history, and one on those with all."""
+    head, *rows = lines
+    cells = [dict(zip(head, row, strict=True)) for row in rows]
+    texts = []
     for title, chosen in (
-        ("MSE, Kindred / alone, 1 to 7 periods", short),
-        ("MSE, Kindred / alone, all cells", cells),
+        ("With 1 to 7 periods of training", [c for c in cells if c["periods"] != "all"]),
+        ("With all history", [c for c in cells if c["periods"] == "all"]),
     ):
-        ratios = np.array([geometric(ratio(cell["errors"], KINDRED, ALONE)) for cell in chosen])
-        over = f"{np.sum(ratios > 1.01)} / {np.sum(ratios > 1.02)}"
-        figures = [f"{geometric(ratios):.3f}", f"{ratios.max():.3f}", over]
-        lines.append([title, str(len(chosen)), *figures])
-    return [
-        *table_texts(lines),
-        "",
-        f"With 1 to 7 periods of training Kindred {_findings(short)}. With all history it "
-        f"{_findings([cell for cell in cells if not cell['periods']])}.",
-    ]
+        times = Counter(cell["finding"] for cell in chosen)
+        ratios = np.array([float(cell[RATIO]) for cell in chosen])
+        texts.append(
+            f"{title} Kindred has {geometric(ratios):.3f} of the local model's MSE on average over "
+            f"{len(chosen)} cells, and {ratios.max():.3f} in the worst. It pays in "
+            f"{times[Finding.PAYS.value]}, makes no difference in "
+            f"{times[Finding.NO_DIFFERENCE.value]}, harms in {times[Finding.HARMS.value]} and is "
+            f"open in {times[Finding.OPEN.value]}."
+        )
+    return " ".join(texts)
 
 
-def _findings(cells: Sequence[dict[str, Any]]) -> str:
-    """Return how often each finding was made, in words."""
-    times = Counter(gain_in(cell).finding for cell in cells)
-    return (
-        f"pays in {times[Finding.PAYS]} of {len(cells)} cells, makes no difference in "
-        f"{times[Finding.NO_DIFFERENCE]}, harms in {times[Finding.HARMS]} and is open in "
-        f"{times[Finding.OPEN]}"
-    )
+def draw(lines: Lines, file: Path) -> None:
+    """Draw the gain of every cell, with its interval, a panel for each kind of horizon."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    head, *rows = lines
+    cells = [dict(zip(head, row, strict=True)) for row in rows]
+    names = list(dict.fromkeys(cell["data"] for cell in cells))
+    periods = list(dict.fromkeys(cell["periods"] for cell in cells))
+    with rc_context(STYLE | {"svg.hashsalt": "sharing", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(10, 4.6), layout="constrained")
+        panels = figure.subplots(1, 2, sharey=True)
+        for cell in cells:
+            number = periods.index(cell["periods"])
+            axes = panels[0 if cell["steps"] == "1" else 1]
+            style = {"color": look(number)["color"]}
+            height = names.index(cell["data"]) + 0.2 * (number - 1.5)
+            if cell["95% CI"] != UNKNOWN:
+                axes.plot([*map(percent, cell["95% CI"].split(" to "))], [height] * 2, **style)
+            label = f"periods: {cell['periods']}"
+            axes.plot(percent(cell["MAE gain"]), height, "o", label=label, **style)
+        for axes, title in zip(
+            panels, ("one step ahead", "a day (METR-LA: an hour) ahead"), strict=True
+        ):
+            axes.axvline(0, color="grey", linewidth=0.8)
+            axes.set(title=title, xlabel="gain in MAE, percent", xlim=(-20, 20))
+        panels[0].set_yticks(range(len(names)), names)
+        panels[0].invert_yaxis()
+        labelled = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=len(labelled))
+        figure.savefig(file, metadata={"Date": None})
+
+
+def percent(text: str) -> float:
+    return float(text.replace("−", "-").removesuffix("%"))
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help="; ".join(SETS))
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
-    parser.add_argument("--masked", action="store_true", help="write only that table of the page")
     arguments = parser.parse_args()
     require_names(parser, arguments.sets, SETS, "set")
     torch.set_num_threads(1)
@@ -304,12 +373,16 @@ def main() -> None:
         for periods in chosen.periods
     ]
     cells = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
-    note = f"`python -m {MAKER}`: seed 0; {cells[-1]['made']}."
-    write_section(PAGE, "masked", MAKER, [*masked_lines_of(cells), "", note])
-    if arguments.masked:
-        return
-    write_section(PAGE, "cells", MAKER, [*lines_of(cells), "", note])
-    write_section(PAGE, "summary", MAKER, [*summary_of(cells), "", note])
+    runs = f"`python -m {MAKER}`, seed 0"
+    for section, lines_of_cells in (("masked", masked_lines_of), ("cells", lines_of)):
+        head = with_origin(lines_of_cells([]), "", "")
+        made = (
+            with_origin(lines_of_cells([cell]), runs, cell["made"].replace("; ", " on "))[1]
+            for cell in cells
+        )
+        lines = publish(PAGE, section, MAKER, [*head, *made], SHOWN[section])
+    write_section(PAGE, "summary", MAKER, [summary_of(lines)])
+    draw(lines, PAGE.with_suffix(".svg"))
 
 
 def compute(name: str, steps: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.pages import ROOT, Shown, made_today, publish, with_origin
 from fedproto_app.maths.two_way_bootstrap import Floats, median_ratio_interval
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"
@@ -78,8 +78,9 @@ def main() -> None:
             row = [f"{correlation:.1f}", str(clients), str(days)]
             lines.append([*row, *(f"{share:.0%}" for share in shares)])
             print(*lines[-1], flush=True)
-    note = f"`python -m {MAKER}`: {TRIALS} comparisons a row, {DRAWS} draws each, seed 1."
-    write_section(PAGE, "coverage", MAKER, [*table_texts(lines), "", note])
+    runs = f"`python -m {MAKER}`, {TRIALS} comparisons a row, {DRAWS} draws each, seed 1"
+    shown = [f"{correlation}, 20, {days}" for correlation in (0.1, 0.3) for days in (5, 7, 28)]
+    publish(PAGE, "coverage", MAKER, with_origin(lines, runs, made_today()), Shown(shown, keys=3))
 
 
 if __name__ == "__main__":

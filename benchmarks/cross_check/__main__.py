@@ -27,7 +27,6 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,7 @@ import fedproto_app
 from benchmarks.cross_check import split
 from benchmarks.cross_check.comparison import Figures, equality_table, spread_table
 from benchmarks.cross_check.methods import METHODS, OUR_COLUMNS, Changes, Judged, Method, filled
-from benchmarks.machine import processors
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT, Shown, made_today, publish, table_texts, with_origin
 from benchmarks.parts import parser_of, require_names
 
 PAGE = ROOT / "docs" / "results" / "cross-check.md"
@@ -74,6 +72,22 @@ EXPERIMENTS = {
 }
 
 
+SHOWN = {
+    "batches": Shown(
+        rows=[
+            "FedAvg, averaged model",
+            "APFL, mixture, mended",
+            "Per-FedAvg, after a step, mended",
+            "pFedMe, personal model, mended",
+            "APFL, mixture, as it is",
+            "pFedMe, personal model, as it is",
+        ],
+        columns=("ours %", "fluke 0.8.1 %", "difference", "95% interval"),
+    ),
+    "full": Shown(columns=()),
+}
+
+
 def main() -> None:
     arguments = _arguments()
     for name in arguments.experiments:
@@ -84,10 +98,11 @@ def main() -> None:
             peer_figures = _by_row(peer["results"])
             ours = _by_row([our_results(experiment, job, Path(folder)) for job in jobs])
         table = spread_table if experiment.batch_size else equality_table
-        lines = [*table(ours, peer_figures, peer["peer"]), "", footnote(name, experiment, peer)]
-        print("\n".join(lines))
+        lines = table(ours, peer_figures, peer["peer"])
+        print(*table_texts(lines), footnote(name, experiment, peer), sep="\n")
         if arguments.page:
-            write_section(PAGE, name, MAKER, lines)
+            origin = footnote(name, experiment, peer), made_today()
+            publish(PAGE, name, MAKER, with_origin(lines, *origin), SHOWN[name])
 
 
 def job(experiment: Experiment, seed: int, folder: Path) -> dict[str, Any]:
@@ -165,11 +180,10 @@ def footnote(name: str, experiment: Experiment, peer: Mapping[str, Any]) -> str:
     """Return the note on how the table was made."""
     batch = f"of {experiment.batch_size}" if experiment.batch_size else "of all images of a client"
     return (
-        f"`python -m {MAKER} --python PATH {name}`: {experiment.clients} clients, "
+        f"`python -m {MAKER} --python PATH {name}`, {experiment.clients} clients, "
         f"{experiment.rounds} rounds, {experiment.local_epochs} local epochs, batches {batch}, "
         f"learning rate {experiment.learning_rate:g}, seeds "
-        f"{', '.join(map(str, experiment.seeds))}. {peer['peer']}, torch {peer['torch']}. "
-        f"{date.today().isoformat()}; {processors()}."
+        f"{min(experiment.seeds)} to {max(experiment.seeds)}, {peer['peer']}, torch {peer['torch']}"
     )
 
 

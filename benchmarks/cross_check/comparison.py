@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.cross_check.methods import ROWS, Judged, Row
-from benchmarks.pages import table_texts
+from benchmarks.pages import Lines
 
 _ROUNDED = 1e-4  # fluke rounds accuracies to five places; one image more or less is 0.02
 
@@ -44,7 +44,7 @@ def paired(ours: Sequence[float], peers: Sequence[float]) -> Paired:
     return Paired(float(differences.mean()), std, quantile * std / math.sqrt(pairs))
 
 
-def spread_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
+def spread_table(ours: Figures, peers: Figures, peer: str) -> Lines:
     """Return the mean accuracy over clients, then seeds, with the paired difference."""
     head = ["method", "ours %", f"{peer} %", "difference", "95% interval", "within it"]
     lines = []
@@ -61,10 +61,10 @@ def spread_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
                 "yes" if pair.is_chance else "no",
             ]
         )
-    return table_texts([head, *lines])
+    return [head, *lines]
 
 
-def equality_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
+def equality_table(ours: Figures, peers: Figures, peer: str) -> Lines:
     """Return how many clients have the same accuracy on both sides, without randomness."""
     head = ["method", "ours %", f"{peer} %", "clients equal", "largest difference of a client"]
     lines = []
@@ -80,7 +80,7 @@ def equality_table(ours: Figures, peers: Figures, peer: str) -> list[str]:
                 f"{100 * gaps.max():.1f}",
             ]
         )
-    return table_texts([head, *lines])
+    return [head, *lines]
 
 
 def _rows(ours: Figures, peers: Figures) -> list[Row]:

@@ -100,13 +100,13 @@ ROWS = (
     Row("FedRep, own head on the averaged encoder", "fedrep", "averaged"),
     Row("FedRep, after local training", "fedrep", "trained"),
     Row("Ditto, personal model", "ditto", "trained"),
-    Row("APFL, mixture; mended", "apfl-mended", "trained"),
-    Row("Per-FedAvg, averaged model; mended", "per-fedavg-mended", "averaged"),
-    Row("Per-FedAvg, after a step; mended", "per-fedavg-mended", "adapted"),
-    Row("pFedMe, personal model; mended", "pfedme-mended", "trained"),
-    Row("APFL, mixture; as it is", "apfl", "trained"),
-    Row("Per-FedAvg, averaged model; as it is", "per-fedavg", "averaged"),
-    Row("pFedMe, personal model; as it is", "pfedme", "trained"),
+    Row("APFL, mixture, mended", "apfl-mended", "trained"),
+    Row("Per-FedAvg, averaged model, mended", "per-fedavg-mended", "averaged"),
+    Row("Per-FedAvg, after a step, mended", "per-fedavg-mended", "adapted"),
+    Row("pFedMe, personal model, mended", "pfedme-mended", "trained"),
+    Row("APFL, mixture, as it is", "apfl", "trained"),
+    Row("Per-FedAvg, averaged model, as it is", "per-fedavg", "averaged"),
+    Row("pFedMe, personal model, as it is", "pfedme", "trained"),
 )
 
 

@@ -16,9 +16,9 @@ figure to count), and these tables:
   that it leaves out (`without`).
 - `[papers.NAME]`: printed figures by row or by a view's `paper`.
 - `[lists]`: names of rows.
-- `[sections.NAME]`: a section of the page. `tables` are its tables by heading; `rows`, `columns` and
-  `means` choose what it shows of their files (`benchmarks.pages.Shown`). A table that no section
-  has gets its file too.
+- `[sections.NAME]`: a section of the page. `tables` are its tables by heading, by default the one
+  of its name. `rows`, `columns` and `means` choose what it shows of their files
+  (`benchmarks.pages.Shown`). A table that no section has gets a file too.
 
 A group of a table's `rows` takes rows `of` sets, or `from` another table ("page/table"), with that
 table's runs. `only` and `without` choose among them. `name`, `title` and `folder` are forms in
@@ -96,11 +96,11 @@ class Row:
 class Table:
     """A table of a page.
 
-    columns: their texts by title. about: what the note below the table says of the runs. first: the
-    title of the first column. order: the column by which lines are sorted, or "rows". view: the
-    rows' view if they name none; without one a row has one line. paper: printed figures. pooled: with a line of trees on pooled data.
-    by_labels: lines by the first two parts of the rows' names. shown_rounds: lines by row and
-    round. on_request: made only if it is named.
+    columns: their texts by title. about: what the table's file says of the runs. first: the title
+    of the first column. order: the column by which lines are sorted, or "rows". view: the rows'
+    view if they name none. Without one a row has one line. paper: printed figures. pooled: with a
+    line of trees on pooled data. by_labels: lines by the first two parts of the rows' names.
+    shown_rounds: lines by row and round. on_request: made only if it is named.
     """
 
     name: str
