@@ -126,28 +126,27 @@ def section_of(files: Mapping[str, Path], shown: Shown) -> list[str]:
     """Return a section: the chosen rows and columns of these files, and a note on their origin.
 
     files: by heading. The columns of several files stand side by side, each with its heading, and
-    a row is unknown where a file lacks it. Raises `ValueError` for a row or column in no file.
+    a row is unknown where a file lacks it. Rows that no file has are left out. Raises `ValueError`
+    for an unknown column.
     """
     tables = {heading: read_table(file) for heading, file in files.items()}
     rows_of = {h: dict(zip(titles(t, shown.keys), t[1:], strict=True)) for h, t in tables.items()}
     first, *_ = tables.values()
     columns = first[0][shown.keys : -2] if shown.columns is None else shown.columns
-    chosen = shown.rows or titles(first, shown.keys)
-    head, lines = (
-        list(first[0][: shown.keys]),
-        [title.rsplit(", ", shown.keys - 1) for title in chosen],
-    )
+    rows = shown.rows or titles(first, shown.keys)
+    rows = [title for title in rows if any(title in of_file for of_file in rows_of.values())]
+    head = list(first[0][: shown.keys])
+    lines = [title.rsplit(", ", shown.keys - 1) for title in rows]
     for heading, table in tables.items():
         for column in columns:
             place = table[0].index(column)
-            parts = [heading, column] if len(tables) > 1 and len(columns) > 1 else [heading]
-            head.append(", ".join(parts) if len(tables) > 1 else column)
-            for line, title in zip(lines, chosen, strict=True):
+            parts = [heading] * (len(tables) > 1) + [column] * (
+                len(columns) > 1 or len(tables) == 1
+            )
+            head.append(", ".join(parts))
+            for line, title in zip(lines, rows, strict=True):
                 cell = rows_of[heading][title][place] if title in rows_of[heading] else UNKNOWN
                 line.append(cell.partition(" ± ")[0] if shown.means else cell)
-    for title in chosen:
-        if not any(title in rows for rows in rows_of.values()):
-            raise ValueError(f"no table has a row {title!r}")
     texts = [*table_texts([head, *lines], shown.keys), ""] if columns else []
     return [*texts, _note(files, tables)]
 

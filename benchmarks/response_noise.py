@@ -56,7 +56,12 @@ PARTS = (100, 400)  # clients
 EPSILONS = (8.0, 3.0, 1.0)
 MORE = (100, 300, 1000, 3000, 10_000, 30_000)  # clients for the last column
 PLAIN = "masked, without noise"  # the sums as they are, which noise cannot protect
-SHOWN = {"noise": Shown(keys=2, columns=()), "costs": Shown(keys=2, columns=("100 clients", "1,000 clients", "3,000 clients", "30,000 clients"))}
+SHOWN = {
+    "noise": Shown(keys=2, columns=()),
+    "costs": Shown(
+        keys=2, columns=("100 clients", "1,000 clients", "3,000 clients", "30,000 clients")
+    ),
+}
 SCALES = {  # usual values of wind, and of the weather in Beijing
     "wind": "u 0 3, v 0 3, wind_speed 5 2.5",
     "pm25": "temperature 13 11, pressure 1010 10, dew_point 3 14, rain 0 0.2, wind_speed 1 0.5, "

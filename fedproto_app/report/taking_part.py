@@ -54,7 +54,7 @@ def validation_error(folder: Path, kept_errors: Sequence[float], metrics: TaskMe
     With ``keep = "best-validation"`` every client ends with the model of its round with the lowest
     validation error. That error is optimistic, more so with many rounds and a short validation
     part. A run is therefore judged by its best round: the lowest mean over all clients in any
-    single round, which is one choice per run instead of one per client. docs/results/choice.md
+    single round, which is one choice per run instead of one per client. docs/results/forecasting.md
     shows the effect. A run is never judged better than the models that its clients end with,
     because some clients may have been missing in early rounds.
 

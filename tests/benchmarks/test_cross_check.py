@@ -84,10 +84,11 @@ def test_tables_of_made_up_figures() -> None:
     key = (ROWS[0].method, ROWS[0].judged)
     ours: Figures = {key: [[0.5, 1.0], [0.7, 1.0]]}
     peers: Figures = {key: [[0.5, 1.0], [0.5, 1.0]], ("nothing of ours", "averaged"): [[1.0]]}
-    _, _, *lines = spread_table(ours, peers, "peer")
-    assert lines == [f"| {ROWS[0].title} | 80.0 ± 7.1 | 75.0 ± 0.0 | +5.0 ± 7.1 | ± 63.5 | yes |"]
-    _, _, *lines = equality_table(ours, peers, "peer")
-    assert lines == [f"| {ROWS[0].title} | 80.00 | 75.00 | 3 of 4 | 20.0 |"]
+    title = ROWS[0].title
+    _, *lines = spread_table(ours, peers, "peer")
+    assert lines == [[title, "80.0 ± 7.1", "75.0 ± 0.0", "+5.0 ± 7.1", "± 63.5", "yes"]]
+    _, *lines = equality_table(ours, peers, "peer")
+    assert lines == [[title, "80.00", "75.00", "3 of 4", "20.0"]]
 
 
 def test_every_row_has_a_method_whose_settings_the_app_takes() -> None:

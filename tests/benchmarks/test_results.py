@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.pages import (
+    MADE,
     ROOT,
+    RUNS,
     CannotMerge,
     Provenance,
-    has_section,
+    Shown,
     merge,
-    parse_provenance,
-    parse_table,
+    publish,
     read_section,
-    table_texts,
+    read_table,
+    section_of,
+    table_file,
     titles,
+    with_origin,
+    write_table,
 )
-from benchmarks.rand_curves import rand_curve
 from benchmarks.results import __main__ as command
 from benchmarks.results.declared import PAGES, Job, Page, Table, page
 from benchmarks.results.runs import finished, run
@@ -33,7 +37,7 @@ from fedproto_app.settings.reading import flat
 from tests.report.made_runs import make_run
 
 HEAD = ["method", "MSE", "seeds"]
-TABLE = [HEAD, ["A", "1", "3"], ["**B**", "2", "3"], ["C", "3", "1"]]
+TABLE = [HEAD, ["A", "1", "3"], ["B", "2", "3"], ["C", "3", "1"]]
 FORECASTS = page("forecasting").tables["milano"]
 CLUSTERS = page("sequences").tables["pendigits-clusters"]
 IMAGES = page("classification").tables
@@ -61,16 +65,27 @@ def make_row(output: Path, table: Table, row: str, seed: int = 0, **changes: Any
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_pages_have_their_tables_as_the_command_writes_them(name: str) -> None:
+def test_the_pages_show_their_files_as_the_command_writes_them(name: str) -> None:
     declared = page(name)
-    shown = [table for table in declared.tables if has_section(declared.file, table, command.MAKER)]
-    assert declared.file.read_text().count("<!-- /") == len(shown) > 0
-    for table in map(declared.tables.__getitem__, shown):
-        lines, paragraph = parse_table(read_section(declared.file, table.name, command.MAKER))
+    assert declared.file.read_text().count("<!-- /") == len(declared.sections) > 0
+    for section, keys in declared.sections.items():
+        texts = read_section(declared.file, section, command.MAKER)
+        assert texts == command.texts_of(declared, keys), section
+        rows = [line.split(" | ")[0].removeprefix("| ") for line in texts[2:-2]]
+        assert len(rows) == len(keys.shown.rows or rows) > 0, section
+    for table in declared.tables.values():
+        lines = read_table(table_file(declared.file, table.name))
         assert [list(line) for line in lines] == list(arranged(table, lines)), table.name
+        assert list(lines[0][-2:]) == [RUNS, MADE]
         assert len(titles(lines, table.keys)) == len(lines) - 1
-        assert parse_provenance(paragraph), table.name
-        assert paragraph.startswith(f"`{table.name}`, `configs/{table.config}`: "), table.name
+        assert all(Provenance.parsed(line[-1]).dates for line in lines[1:]), table.name
+
+
+def test_each_file_of_a_table_is_linked() -> None:
+    results = ROOT / "docs" / "results"
+    links = "".join(page.read_text() for page in results.glob("*.md"))
+    files = list((results / "tables").glob("*.csv"))
+    assert [file.name for file in files if f"(tables/{file.name})" not in links] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -256,37 +271,12 @@ def test_the_standard_error_pools_clients_and_seeds(tmp_path: Path) -> None:
     assert standard_error(Group(tuple(runs)), "accuracy") == pytest.approx((1 / 12) ** 0.5)
 
 
-def test_a_curve_is_the_mean_over_seeds_of_the_rounds_that_all_have(tmp_path: Path) -> None:
-    for seed, curve in (("0", [0.0, 0.5, 1.0]), ("1", [1.0, 0.75])):
-        (tmp_path / seed).mkdir()
-        np.savez(tmp_path / seed / "clusters.npz", rand_index=curve)
-    runs = Group(tuple(Run(tmp_path / seed, {}, {}) for seed in "01"))
-    assert rand_curve(runs).tolist() == [0.5, 0.625]
-
-
 def test_forecasts_stand_in_the_order_of_the_median() -> None:
     rows = [
         ["LightGBM on pooled data", "0.1"], ["A", "-"], ["B", "0.3 ± 0.1"], ["C", "0.2"],
     ]  # fmt: skip
     lines = arranged(FORECASTS, [["method", "median MSE"], *rows])
     assert [line[0] for line in lines[1:]] == ["C", "B", "A", "LightGBM on pooled data"]
-
-
-def test_the_lowest_error_of_each_grid_is_bold() -> None:
-    fedgru, step = "`fedgru.clusters=1`", "`per-fedavg.step-size={}`"
-    lines = [
-        ["setting", "validation MSE", "round kept"],
-        [fedgru, "0.9", "5"],
-        [step.format(0.1), "**0.3**", "2"],
-        [step.format(0.01), "0.2", "3"],
-        ["`gone=1`", "**0.1**", "4"],
-    ]
-    assert arranged(page("systems").tables["milano-choice"], lines)[1:] == [
-        [step.format(0.01), "**0.2**", "3"],
-        [step.format(0.1), "0.3", "2"],
-        [fedgru, "**0.9**", "5"],
-        ["`gone=1`", "0.1", "4"],
-    ]
 
 
 # --- sections -----------------------------------------------------------------------------------
@@ -312,41 +302,55 @@ def test_new_rows_replace_rows_of_their_title_and_the_others_stay_in_place() -> 
 def test_tables_that_do_not_fit_are_refused() -> None:
     with pytest.raises(CannotMerge, match=r"method, MSE, seeds, .+ method, MAE, seeds"):
         merge(TABLE, [["method", "MAE", "seeds"], ["A", "1", "3"]])
-    twice = [HEAD, ["A", "1", "1"], ["**A**", "2", "1"]]
+    twice = [HEAD, ["A", "1", "1"], ["A", "2", "1"]]
     for old, new in ((twice, TABLE), (TABLE, twice), ([], twice)):
         with pytest.raises(CannotMerge, match="several rows are called 'A'"):
             merge(old, new)
 
 
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["| a | b |", "| --- | --- |", "| 1 | 2 |"],
-        ["| a | b |", "| --- | ---: |", "| 1 | 2 | 3 |"],
-        ["by hand", "", "| a | b |", "| --- | ---: |", "| 1 | 2 |"],
-    ],
-)
-def test_a_section_of_another_form_is_refused(texts: list[str]) -> None:
-    with pytest.raises(CannotMerge, match="not as this command writes it"):
-        parse_table(texts)
-    assert parse_table([*table_texts(TABLE), "", "Made."]) == (TABLE, "Made.")
+def test_a_section_shows_a_part_of_files_side_by_side(tmp_path: Path) -> None:
+    files = {"x": tmp_path / "x.csv", "y": tmp_path / "y.csv"}
+    head = ["method", "MSE", "sent", RUNS, MADE]
+    write_table(files["x"], [head, ["A", "1 ± 2", "9", "a run", "2026-01-02 on X"]])
+    more = ["B", "3", "8", "a run", "2026-02-01 to 2026-02-03 with torch 1 on X"]
+    write_table(files["y"], [head, more, ["A", "4", "7", "two", "2026-01-05 on Y"]])
+    note = [
+        "",
+        "x ([all 1 rows](tables/x.csv)): a run. y ([all 2 rows](tables/y.csv)): a run, and two. "
+        "Made 2026-01-02 to 2026-02-03 with torch 1 on X and Y.",
+    ]
+    assert section_of(files, Shown(["B", "A"], ["MSE"], means=True)) == [
+        "| method | x | y |", "| --- | ---: | ---: |", "| B | - | 3 |", "| A | 1 | 4 |", *note,
+    ]  # fmt: skip
+    both = section_of(files, Shown(["A"], ["sent", "MSE"]))
+    assert both[0] == "| method | x, sent | x, MSE | y, sent | y, MSE |"
+    assert both[2] == "| A | 9 | 1 ± 2 | 7 | 4 |"
+    assert section_of(files, Shown(columns=())) == note[1:]
+    assert section_of(files, Shown(["C", "B"]))[2:-2] == ["| B | - | - | 3 | 8 |"]
+    with pytest.raises(ValueError, match="'MAE' is not in list"):
+        section_of(files, Shown(["A"], ["MAE"]))
 
 
-def test_a_note_covers_the_runs_of_old_and_new_rows() -> None:
-    old = parse_provenance("`a`: 3 clients. Made 2026-01-02 with torch 1 on 2 cores, X.")
-    assert old is not None
-    new = Provenance(frozenset(["2026-02-01", "2026-01-05"]), frozenset(["torch 2"]), frozenset())
-    union = (old | new).text()
-    assert union == "Made 2026-01-02 to 2026-02-01 with torch 1, torch 2 on 2 cores, X."
-    assert parse_provenance("by hand") is None
+def test_a_benchmark_keeps_the_lines_of_its_file(tmp_path: Path) -> None:
+    page_file = tmp_path / "page.md"
+    page_file.write_text("before\n<!-- t: written by me -->\n<!-- /t -->\nafter\n")
+    head = ["data", "days", "MSE"]
+    for day, data in ((1, "x, y"), (2, "z")):
+        lines = with_origin([head, [data, "7", str(day)]], "runs", f"2026-01-0{day} on X")
+        publish(page_file, "t", "me", lines, Shown(keys=2))
+    assert [line[:3] for line in read_table(table_file(page_file, "t"))] == [
+        head, ["z", "7", "2"], ["x, y", "7", "1"],
+    ]  # fmt: skip
+    assert read_section(page_file, "t", "me")[2:4] == ["| z | 7 | 2 |", "| x, y | 7 | 1 |"]
 
 
 @pytest.fixture
 def forecasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
-    """Return the page of forecasts with a copy of its file, which the command writes."""
+    """Return the page of forecasts with a copy of its files, which the command writes."""
     declared = page("forecasting")
     copy = replace(declared, file=tmp_path / "forecasting.md")
     copy.file.write_text(declared.file.read_text())
+    shutil.copytree(declared.file.parent / "tables", tmp_path / "tables")
     monkeypatch.setattr(command, "page", lambda _: copy)
     monkeypatch.setattr("benchmarks.pooled_trees.is_there", lambda: False)
     return copy
@@ -361,28 +365,34 @@ def test_the_command_writes_rows_whose_runs_are_here_and_keeps_the_others(
     make_row(runs, FORECASTS, "fedala", mse_median=0.12, parameters_up=9, parameters_down=9)
     broken = page("forecasting").tables["electricity"]
     make_row(runs, broken, "fedavg")
-    old = read_section(forecasts.file, "milano", command.MAKER)
-    text = forecasts.file.read_text()
-    place = text.index("<!-- electricity: ")
-    text = text[:place] + text[place:].replace("| better off |", "| ahead |", 1)
-    forecasts.file.write_text(text)
+    file = table_file(forecasts.file, "milano")
+    old = read_table(file)
+    renamed = table_file(forecasts.file, "electricity")
+    renamed.write_text(renamed.read_text().replace("better off", "ahead", 1))
 
     options = ["forecasting", "milano", "electricity", "--output", str(runs), "--page-only"]
-    with pytest.raises(SystemExit, match="electricity: the page's table has the columns"):
+    with pytest.raises(SystemExit, match=r"electricity\.csv: the file has the columns"):
         command.main(options)
-    new = read_section(forecasts.file, "milano", command.MAKER)
-    by_title = {line.split(" | ")[0]: line for line in new}
-    assert by_title["| Solo"].startswith("| Solo | 0.3750 ± 0.0000 | 0.1200 ± 0.0000 |")
-    others = [line for line in old[:-1] if not line.startswith("| Solo")]
-    assert [line for line in new[:-1] if not line.startswith("| Solo")] == others
-    assert "kept on the page, of more seeds or figures: FedALA" in capsys.readouterr().out
+    new = {line[0]: line for line in read_table(file)}
+    assert new["Solo"][1:3] == ["0.3750 ± 0.0000", "0.1200 ± 0.0000"]
+    assert new["Solo"][-1] != new["FedALA"][-1]
+    assert [new[line[0]] for line in old if line[0] != "Solo"] == [
+        line for line in old if line[0] != "Solo"
+    ]
+    assert "kept, of more seeds or figures: FedALA" in capsys.readouterr().out
+    (shown,) = [
+        line
+        for line in read_section(forecasts.file, "overview", command.MAKER)
+        if line.startswith("| Solo |")
+    ]
+    assert shown.startswith("| Solo | 0.3750 | 0.1271 |")
     command.main([*options[:2], *options[3:], "--whole"])
-    replaced, _ = parse_table(read_section(forecasts.file, "milano", command.MAKER))
-    assert [line[0] for line in replaced[1:]] == ["Solo", "FedALA"]
+    assert [line[0] for line in read_table(file)[1:]] == ["Solo", "FedALA"]
 
 
 def test_a_trial_leaves_the_page(forecasts: Page, tmp_path: Path) -> None:
-    before = forecasts.file.read_text()
+    file = table_file(forecasts.file, "milano")
+    before = forecasts.file.read_text(), file.read_text()
     make_row(tmp_path, FORECASTS.quick(forecasts.quick), "fedala")
     command.main(["forecasting", "milano", "--output", str(tmp_path), "--page-only", "--quick"])
-    assert forecasts.file.read_text() == before
+    assert (forecasts.file.read_text(), file.read_text()) == before
