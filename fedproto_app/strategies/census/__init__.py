@@ -15,7 +15,7 @@ MOST_BESIDE_LEARNED = 200
 
 
 class CensusSettings(Section):
-    """``[census]``: our own method for images (docs: census.md)."""
+    """``[census]``: our own method for images (docs: closed-forms.md)."""
 
     logit_adjustment: NonNegative = setting(
         1.0, "weight of the client's class frequencies in the loss (τ); 0: plain cross-entropy"
