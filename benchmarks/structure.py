@@ -2,7 +2,6 @@
 
     python -m benchmarks.structure            # the tables
     python -m benchmarks.structure --page     # also writes the figures into docs/design.md
-    python -m benchmarks.structure --picture  # also draws docs/rooms.svg
 
 The rooms and their order come from the import-linter contract in pyproject.toml.
 """
@@ -20,9 +19,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import grimp
-import matplotlib as mpl
-from matplotlib.figure import Figure as Canvas
-from matplotlib.patches import FancyArrowPatch
 from rich.console import Console
 from rich.table import Table
 from scipy.sparse import coo_array
@@ -35,7 +31,6 @@ PACKAGE = "fedproto_app"
 COMPARED = "fedproto_compared"  # further methods, which use the app as a user's package does
 PAGE, SECTION, MAKER = ROOT / "docs" / "design.md", "size", "benchmarks.structure"
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
-PICTURE = ROOT / "docs" / "rooms.svg"
 
 
 def levels() -> list[list[str]]:
@@ -186,53 +181,9 @@ def _keys(table: dict[str, object]) -> int:
     return sum(_keys(value) if isinstance(value, dict) else 1 for value in table.values())
 
 
-def draw(imports: Counter[tuple[str, str]]) -> None:
-    """Each level is a row of boxes; an arc leads from a room to a room that it imports.
-
-    An arc that led upwards would be red.
-    """
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rooms", "font.size": 11})
-    rows = levels()
-    figure = Canvas(figsize=(6.6, 0.5 * (len(rows) + 1)))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(-3.2, 2.4), ylim=(-len(rows) + 0.4, 1.4))
-    axes.axis("off")
-    place = {
-        room: (1.35 * column - 0.67 * (len(level) - 1), -row)
-        for row, level in enumerate(rows)
-        for column, room in enumerate(level)
-    }
-    for (room, other), count in sorted(imports.items()):
-        start, end = place[room], place[other]
-        is_left = start[0] < 0 or (start[0] == 0 and end[0] < 0)
-        axes.add_patch(
-            FancyArrowPatch(
-                start,
-                end,
-                connectionstyle=f"arc3,rad={0.55 if is_left else -0.55}",
-                arrowstyle="-|>",
-                mutation_scale=9,
-                shrinkA=20,
-                shrinkB=20,
-                linewidth=0.5 + min(count, 60) / 25,
-                color="#4472a8" if end[1] < start[1] else "#c00000",
-                alpha=0.35,
-            )
-        )
-    frame = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#333333"}
-    for room, (x, y) in place.items():
-        axes.text(x, y, room, ha="center", va="center", bbox=frame)
-    axes.text(-1.75, 1, "lines of code", ha="right", va="center", color="#555555")
-    for row, level in enumerate(rows):
-        lines = " · ".join(f"{lines_of(files_of(room)):,}" for room in level)
-        axes.text(-1.75, -row, lines, ha="right", va="center", color="#555555")
-    figure.savefig(PICTURE, metadata={"Date": None})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--page", action="store_true", help="also write docs/design.md")
-    parser.add_argument("--picture", action="store_true", help="also draw docs/rooms.svg")
     arguments = parser.parse_args()
     imports = imports_between_rooms()
     print_rooms(imports)
@@ -240,8 +191,6 @@ def main() -> None:
     print("\n".join(lines))
     if arguments.page:
         write_section(PAGE, SECTION, MAKER, [*lines, "", f"`python -m {MAKER} --page`"])
-    if arguments.picture:
-        draw(imports)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Run ``fedproto try`` on five files as a new user has them, and read each answer.
 
     python -m benchmarks.try_files                       # measures and prints, four minutes
-    python -m benchmarks.try_files --page                # writes the table to docs/your-data.md
     python -m benchmarks.try_files --fedproto PROGRAM    # one installed elsewhere
 
 Each file lies in an empty folder. The answer must speak of the clients in the file, and report and
@@ -24,11 +23,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from benchmarks.machine import processors
-from benchmarks.pages import ROOT, table_texts, write_section
 from benchmarks.parts import parser_of
 
-PAGE, SECTION, MAKER = ROOT / "docs" / "your-data.md", "try-files", "benchmarks.try_files"
 FIRST_LINE, TOTAL = 3.0, 120.0  # seconds that a user waits, on two cores
 SITES = 6
 
@@ -160,11 +156,9 @@ def faults_of(file: File, answer: Answer, runs: Path) -> list[str]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--page", action="store_true", help="write the table to the page")
     parser.add_argument("--fedproto", type=Path, help="the program; default: on the path")
     options = parser.parse_args(arguments)
     fedproto = (options.fedproto or Path(shutil.which("fedproto") or "fedproto")).absolute()
-    rows = [("file", "answer", "first line", "all")]
     faults = []
     for file in FILES:
         with tempfile.TemporaryDirectory() as temporary:
@@ -173,13 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             faults += [f"{file.title}: {f}" for f in faults_of(file, answer, path.parent / "runs")]
         sentence = re.split(r"(?<=[a-z)%])\. ", answer.verdict)[0]
         seconds = (f"{answer.first_line:.1f} s", f"{answer.seconds:.0f} s")
-        rows.append((file.title, sentence, *seconds))
-        print(*rows[-1], sep=" | ", flush=True)
+        print(file.title, sentence, *seconds, sep=" | ", flush=True)
     if faults:
         raise SystemExit("\n".join(faults))
-    if options.page:
-        lines = ["", *table_texts(rows, texts=None), "", f"{processors()}.", ""]
-        write_section(PAGE, SECTION, MAKER, lines)
 
 
 if __name__ == "__main__":

@@ -172,10 +172,10 @@ class CreffSettings(Section):
 
     features_per_class: Count = setting(100, "federated features per class at the server (m)")
     match_steps: Count = setting(100, "steps per round that fit them to the clients' gradients")
-    match_rate: Positive = setting(0.1, "size of such a step")
+    match_rate: Positive = setting(0.1, "learning rate of these steps")
     classifier_epochs: Count = setting(300, "epochs of the new classifier on them, every round")
     classifier_batch_size: Count = setting(32, "features per step")
-    classifier_rate: Positive = setting(0.01, "its learning rate")
+    classifier_rate: Positive = setting(0.01, "learning rate of the classifier")
     gradient_batches: Count = setting(
         10, "random batches of a class whose mean gradient a client sends"
     )

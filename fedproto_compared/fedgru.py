@@ -209,7 +209,7 @@ class FedGruSettings(Section):
     layers: Count = setting(2, "GRUs on top of each other")
     hidden: Count = setting(50, "width of each")
     organisations: CountOrZero = setting(
-        10, "groups of clients with neighbouring names; 0: the communities of the graph"
+        10, "groups of clients with neighbouring names (0: the communities of the graph)"
     )
     clusters: Annotated[int, Field(ge=1, le=4)] = setting(
         2, "clusters of organisations near each other in the graph, with a model each (C)"

@@ -122,13 +122,13 @@ def _distances(first: Tensor, second: Tensor) -> Tensor:
 class FedTgpSettings(Section):
     """``[fedtgp]`` (docs: compared.md)."""
 
-    prototype_weight: NonNegative = setting(1.0, "λ; the authors' script takes 10")
+    prototype_weight: NonNegative = setting(1.0, "λ (10 in the authors' script)")
     margin_threshold: NonNegative = setting(100.0, "largest adaptive margin (τ)")
     server_epochs: Count = setting(
         100, "epochs per round of the prototypes' training at the server (S)"
     )
     server_batch_size: Count = setting(10, "clients' prototypes per step")
-    server_rate: Positive = setting(0.01, "size of a step")
+    server_rate: Positive = setting(0.01, "learning rate of this training")
 
 
 class FedTgpLearner(FedProtoClassesLearner):

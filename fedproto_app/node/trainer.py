@@ -366,7 +366,7 @@ def require_declared(
         raise SettingsError(
             f"{type(learner).__name__} sends {name!r} of shape {shape}, which it does not "
             f'declare; its sends() needs Sends("{name}", {{"{name}": {shape}}}{field}) '
-            "(docs/tutorial-your-method.md)"
+            "(docs/extending.md)"
         )
 
 

@@ -19,49 +19,49 @@ class AggregationSettings(Section):
 
     rule: Rule = setting(
         "mean",
-        "how clients' models, prototypes, heads or sums are combined; all but `mean` "
+        "how clients' models, prototypes, heads or sums are combined. All but `mean` "
         "[withstand hostile clients](robust.md) and need each client's model",
     )
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] = setting(
         0.2,
         "share of a round's clients that may be hostile: `trimmed-mean` drops these values at "
-        "both ends, `krum` and `multi-krum` these clients",
+        "both ends, and Krum these clients",
         "0 ≤ … < 0.5",
     )
     weight_limit: NonNegative = setting(
         5.0,
-        "a client counts with [at most this many times](robust.md#what-nodes-declare) the clients' "
-        "median number of train samples; 0: with all that its node declares",
+        "a client counts with [at most this many times](robust.md#what-nodes-declare) the "
+        "median number of train samples (0: with all that its node declares)",
         "0, or ≥ 1",
     )
     step_limit: NonNegative = setting(
         3.0,
-        "with `mean`, nodes [shorten clients' updates](robust.md#what-nodes-declare) to this many "
-        "times the median length of the round before; 0: not at all",
+        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) to this many "
+        "times the median length of the round before (0: never)",
     )
     refuse_opposed: bool = setting(
         False,
-        "with `mean` and `step-limit`, nodes are refused whose step is [opposed to most "
-        "others'](robust.md#what-nodes-declare); an honest node whose clients differ may be too",
+        "with `mean` and `step-limit`, refuse nodes whose step is [opposed to most "
+        "others'](robust.md#what-nodes-declare), which may hit honest nodes too",
     )
     most_megabytes: Count = setting(
-        4096, "memory for the models of a round's clients at the server; above it the run stops"
+        4096, "memory for the models of a round's clients at the server, above which the run stops"
     )
     secure: bool = setting(
         False,
         "nodes send [masked sums](secure-sum.md), so that the server learns only the total",
     )
     secure_minimum: Annotated[int, Field(ge=2)] = setting(
-        3, "nodes that a masked sum needs; with two, each learns the other's part", "≥ 2"
+        3, "nodes that a masked sum needs. With two, each learns the other's part", "≥ 2"
     )
     secure_share: Annotated[float, Field(ge=0.5, lt=1)] = setting(
         0.67,
-        "more than this share of a sum's nodes must stay to its end; below two thirds a server "
-        "that lies needs [fewer accomplices](secure-sum.md#who-must-collude)",
+        "more than this share of a sum's nodes must stay to its end. Below two thirds a "
+        "server that lies needs [fewer accomplices](secure-sum.md#who-must-collude)",
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
-        24, "fractional bits of a masked value; N nodes may send up to ±2^(63 − bits)/N"
+        24, "fractional bits of a masked value. N nodes may send up to ±2^(63 − bits)/N"
     )
 
     @model_validator(mode="after")
@@ -96,27 +96,27 @@ class PrivacySettings(Section):
 
     mechanism: Literal["none", "gaussian"] = setting(
         "none",
-        "[Gaussian noise](privacy.md) that a node adds to all arrays of a client, after "
-        "clipping; for [some methods](privacy.md#what-is-protected)",
+        "[Gaussian noise](privacy.md) that a node adds to a client's arrays after clipping, "
+        "for [some methods](privacy.md#what-is-protected)",
     )
     unit: Unit = setting(
         "client", "what ε protects: all data of a client, or one sample (`analytic` only)"
     )
     neighbours: Neighbours = setting(
         "remove",
-        "what cannot be distinguished: the unit's data from none, or from any other data, "
-        "which takes twice the noise",
+        "hide the difference between the unit's data and no data, or any other data, which "
+        "takes twice the noise",
     )
     noise_multiplier: NonNegative = setting(
         0.0,
-        "σ, the noise's standard deviation over the most that the unit can change; 0: from "
-        "`epsilon`",
+        "σ, the noise's standard deviation over the most that the unit can change (0: from "
+        "`epsilon`)",
     )
     epsilon: NonNegative = setting(
-        0.0, "ε that all planned rounds together spend, which determines σ; 0: σ is given"
+        0.0, "ε that all planned rounds together spend, which determines σ (0: σ is given)"
     )
     delta: Share = setting(
-        1e-5, "δ; choose it below 1 over the number of clients there may ever be"
+        1e-5, "δ, which should be below 1 over the number of clients there may ever be"
     )
     clip: Length = setting(
         1.0,
@@ -124,16 +124,16 @@ class PrivacySettings(Section):
     )
     step_clip: Length = setting(1.0, "largest norm of a model update (C)")
     max_epsilon: NonNegative = setting(
-        0.0, "stop before the ε of any client exceeds this; 0: never"
+        0.0, "stop before the ε of any client exceeds this (0: never)"
     )
     metrics: Literal["auto", "none", "noised", "exact"] = setting(
         "auto",
-        "[losses and errors](privacy.md#losses-errors-and-sample-counts) that nodes report: none; "
-        "the errors that choose and rank models, with noise that ε counts; or all. `auto`: none "
-        "with a mechanism, else exact",
+        "[losses and errors](privacy.md#losses-errors-and-sample-counts) that nodes report: "
+        "none, those that choose and rank models, with noise that ε counts, or all. `auto` is "
+        "none with a mechanism, else exact",
     )
     error_clip: Length = setting(
-        2.0, "with `metrics = noised`: largest error that is reported, unless it is an accuracy"
+        2.0, "with `metrics = noised`, the largest error that is reported, unless it is an accuracy"
     )
 
     @property

@@ -133,15 +133,15 @@ class PartitionSettings(Section):
     alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(
         0,
-        "train images per client and stage, which clients may share; 0: all are dealt, none twice",
+        "train images per client and stage, which clients may share (0: all are dealt, none twice)",
     )
     validation_share: ShareOrZero = setting(
-        0.05, "share of the train images held out for validation before dealing"
+        0.05, "share of the train images held out for validation"
     )
     reserve_per_class: CountOrZero = setting(
         0,
-        "train images of each class for `fedic`'s server alone; compared methods need the "
-        "same number",
+        "train images of each class for `fedic`'s server alone. Methods that are compared "
+        "need the same number",
     )
     test_ratio: Positive = setting(0.2, "test images per train image, and validation images too")
     test_mix: Literal["own", "everybody"] = setting(
@@ -152,17 +152,19 @@ class PartitionSettings(Section):
 class SequenceSettings(Section):
     """``[data.sequences]``: how labelled sequences are read (docs: sequences.md)."""
 
-    steps: CountOrZero = setting(0, "resample longer sequences to this many steps; 0: never")
+    steps: CountOrZero = setting(0, "resample longer sequences to this many steps (0: never)")
     scaling: Literal["sequence", "client", "none"] = setting(
         "sequence", "[how values are scaled](sequences.md#steps-and-scale)"
     )
     window: Annotated[int, Field(ge=2)] = setting(100, "steps per window of `recordings`")
     stride: Count = setting(100, "steps from one window to the next")
     target: str = setting(
-        "", "column to predict, for `recordings`; `seconds` for `synthetic-air-writing`", "a column"
+        "",
+        "column to predict, for `recordings`, or `seconds` for `synthetic-air-writing`",
+        "a column",
     )
     target_scale: Positive = setting(
-        1.0, "models learn the target divided by this; errors are reported in the data's units"
+        1.0, "models learn the target divided by this. Errors are in the data's units"
     )
 
 
@@ -177,9 +179,9 @@ class ClusterSettings(Section):
     beta: Positive = setting(
         1.5, "concentration of the Dirichlet distribution of a cluster's mix (β)"
     )
-    samples: CountOrZero = setting(0, "sequences per client; 0: all are dealt")
+    samples: CountOrZero = setting(0, "sequences per client (0: all are dealt)")
     labels: CountOrZero = setting(
-        0, "labelled train sequences per client, and at most as many for validation; 0: all"
+        0, "labelled train sequences per client, and at most as many for validation (0: all)"
     )
     unlabelled: bool = setting(
         False,
@@ -220,7 +222,7 @@ class DataSettings(Section):
     )
     path: str = setting("", "file or folder of the source", "a path")
     name: PlainName = setting(
-        "", "name of the dataset in tables; default: that of the file or source", PLAIN_NAMES
+        "", "name of the dataset in tables (default: of the file or source)", PLAIN_NAMES
     )
     period: Count = setting(24, "samples per period (p), also the batch size")
     close_window: Count = setting(3, "newest values that a forecast uses (c)")
@@ -229,61 +231,63 @@ class DataSettings(Section):
     )
     lags: LagList = setting(
         AUTO,
-        "further values that a forecast uses, so many steps earlier, such as `48,168`; `auto`: "
-        "[what the periodic values lack](your-data.md#from-series-to-samples); empty: none",
+        "further values that a forecast uses, this many steps earlier, such as `48,168`. "
+        "`auto` is [what the periodic values lack](your-data.md#from-series-to-samples), "
+        "empty is none",
         "`auto`, numbers between commas",
     )
     horizon: Count = setting(1, "values forecast at once (H)")
     calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
-        "what models know of the time: nothing, the phase of the period, or also the weekday; "
-        "`year` adds the time of the year to the columns known in advance",
+        "what models see of the time: nothing, the phase of the period, or also the weekday. "
+        "`year` adds the time of the year as columns known in advance",
     )
     history: CountOrZero = setting(
-        0, "train only on this many newest periods of the train part; 0: on all"
+        0, "train only on this many newest periods of the train part (0: on all)"
     )
     least_periods: CountOrZero = setting(
         0,
-        "train only on whole blocks of so many days (of days weeks, of months years, else of 24 "
-        "steps), as [sites](sites.md#blocks-of-periods) do; 0: on all",
+        "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (for "
+        "daily data weeks, for months years, else 24 steps). 0: on all",
     )
     train_share: Share = setting(
-        0.7, "oldest share of the samples; of sequences with classes, a random share of each class"
+        0.7, "oldest share of the samples, or of sequences a random share of each class"
     )
     validation_share: Share = setting(
-        0.1, "the samples after those; the rest is the test part ([sequences](sequences.md#split))"
+        0.1,
+        "share of the next samples. The rest is the test part ([sequences](sequences.md#split))",
     )
     backtest: Backtest = setting(
         "",
-        "[window of a rolling-origin backtest](your-data.md#backtests), such as `2/5`, the second "
-        "of five; default: none",
+        "[window of a backtest](your-data.md#backtests), such as `2/5`, the second of five "
+        "(default: none)",
         "`K/N`",
     )
     test_start: TestStart = setting(
         "",
-        "where the test part of every client begins; of what is before, the validation part is "
-        "the same share as without; default: a share of each series",
+        "where every client's test part begins (default: a share of each series). The "
+        "validation part keeps its share of what is before",
         "a time as the data write it, or a number of a step",
     )
     scale: ScalePair = setting(
         "",
-        "mean and deviation of a client with less than half a period of train values, in the "
-        "data's units; default: those of its first period",
+        "mean and deviation of [newcomers](your-data.md#newcomers) in the data's units "
+        "(default: of their first period)",
         "`mean,std`, two numbers",
     )
-    max_clients: CountOrZero = setting(0, "use only the first clients; 0: all")
+    max_clients: CountOrZero = setting(0, "use only the first clients (0: all)")
     max_steps: CountOrZero = setting(
-        0, "use only the first time steps of series and `recordings`; 0: all"
+        0, "use only the first time steps of series and `recordings` (0: all)"
     )
     clients: NameList = setting(
         "",
-        "clients of the source that take part; default: all. On a deployed node only [the "
+        "clients of the source that are used (default: all). On a deployed node only [the "
         "site's file](#a-nodes-own-settings) decides this and how tables are read",
         NAMES,
     )
     columns: NameList = setting(
         "",
-        "columns of values: one for long tables and for folders of series, the inputs in order "
+        "columns of values: one for long tables and folders of series, the inputs in order "
         "for `sequence-folder` and `recordings`",
         NAMES,
     )
@@ -295,82 +299,83 @@ class DataSettings(Section):
     )
     covariates: str = setting(
         "",
-        "table of columns known in advance, with a column of times and perhaps one of clients; "
-        "without `known` all its columns of numbers",
+        "table of columns known in advance, with a column of times and perhaps one of "
+        "clients. Without `known` all its columns of numbers count",
         "a path",
     )
     holidays: Region = setting(
         "",
-        "country, or a part of it, whose holidays are known in advance, such as `DE-BY`",
+        "country or region whose holidays are known in advance, such as `DE-BY`",
         "a code of ISO 3166",
     )
     groups: str = setting(
         "",
-        "table of two columns in a CSV file, clients and [the groups](closed-forms.md#groups) that "
-        "they belong to; a site names its group in its own file",
+        "CSV file of two columns, clients and their [groups](closed-forms.md#groups). A site "
+        "names its group in its own file",
         "a path",
     )
     time_column: NameList = setting(
         "",
-        "column of times, or several, such as `date,time` or `year,month,day,hour`, which are "
-        "joined; default: the first, if it has a name like `time`",
+        "column of times, or several to be joined, such as `date,time` (default: the first, "
+        "if it has a name like `time`)",
         NAMES,
     )
     client_column: NameList = setting(
         "",
-        "column of clients' names in the long form, or several, such as `store,item`, which are "
-        "joined; default: `unique_id` and the like",
+        "column of clients' names in the long form, or several to be joined, such as "
+        "`store,item` (default: `unique_id` and the like)",
         NAMES,
     )
     unfold: ColumnRange = setting(
         "",
-        "first and last of the columns of a long table whose values follow each other in time in "
-        "every row, such as `hh_0,hh_47` for a row a day",
+        "first and last of the columns of a long table whose values follow each other in "
+        "time, such as `hh_0,hh_47` for a row a day",
         "two names with a comma between",
     )
     time_unit: TimeUnit = setting(
         "auto",
-        "dates, counts since 1970, Excel's days, years or numbers of steps; `auto`: dates, or "
-        "counts since 1970 recognised by size",
+        "dates, counts since 1970, Excel's days, years or numbers of steps. `auto` recognises "
+        "dates, and counts by their size",
     )
     time_zone: str = setting(
         "",
-        "zone of local times, such as `Europe/Berlin`, to count in UTC; default: [as "
-        "written](your-data.md#times-of-day)",
+        "zone of local times, such as `Europe/Berlin`, to count in UTC (default: [as "
+        "written](your-data.md#times-of-day))",
         "a zone of the IANA database",
     )
     missing: Missing = setting(
         "gap",
-        "meaning of empty cells and of rows left out: no value, or 0 from a client's first value "
-        "to the last time of all",
+        "empty cells and missing rows mean no value, or 0 from a client's first value to the "
+        "last time of all clients",
     )
     missing_values: NameList = setting(
         "",
-        "numbers or texts that mean a missing value in a table, such as `-999,n.d.`, beside "
-        "[the usual ones](your-data.md#csv-parquet-and-excel)",
+        "further numbers or texts that mean a [missing "
+        "value](your-data.md#csv-parquet-and-excel), such as `-999,n.d.`",
         "numbers or texts between commas",
     )
     repeated: Repeated = setting(
         "refuse",
-        "what to do with rows of one client and time that have different values: take their mean, "
-        "or the last one",
+        "for rows of one client and time with different values, refuse them or take their "
+        "mean or the last",
     )
-    sheet: str = setting("", "sheet of an Excel file; default: the first with a value", "a name")
+    sheet: str = setting("", "sheet of an Excel file (default: the first with a value)", "a name")
     header: Header = setting(
         "auto",
-        "whether the first line of a CSV or Excel file names the columns, or the number of the "
-        "line that does; `auto` refuses a line that looks like values",
+        "whether the first line of a CSV or Excel file names the columns, or which line does. "
+        "`auto` refuses a line that looks like values",
         "`auto`, true, false, or a number",
     )
-    delimiter: Delimiter = setting("auto", "between the cells of a CSV file")
+    delimiter: Delimiter = setting("auto", "what separates the cells of a CSV file")
     decimal: Decimal = setting(
         "auto",
-        "decimal sign in a CSV file, and of texts in Excel; the other sign may stand between "
-        "thousands; `auto`: as all numbers show",
+        "decimal sign in CSV files and in texts of Excel. The other sign may separate "
+        "thousands. `auto` follows the numbers",
     )
     classes: str = setting(
         "",
-        "all classes in the order of their labels (images: largest first); default: the source's",
+        "all classes in the order of their labels, for images the largest first (default: the "
+        "source's)",
         NAMES,
     )
     corrupt_images: Literal["refuse", "skip"] = setting(
@@ -512,17 +517,17 @@ class ResponseSettings(Section):
     """``[response]``: what columns known in advance do to a series (docs: covariates.md)."""
 
     sharing: Literal["all", "none"] = setting(
-        "all", "whether clients learn their response from everybody's sums, or each from its own"
+        "all", "clients learn their response from everybody's sums, or each from its own"
     )
     columns: Literal["private", "public"] = setting(
         "private",
-        "with [noise](privacy.md), whether it protects all of a client's values, or its target "
-        "alone because everybody may know the columns",
+        "[noise](privacy.md) protects all of a client's values, or the target alone because "
+        "everybody may know the columns",
     )
     scales: str = setting(
         "",
-        "mean and deviation of each column, so that clients need not find them together, as "
-        "[noise](privacy.md) for private columns demands; other columns are taken as 0 and 1",
+        "mean and deviation of each column, which [noise](privacy.md) for private columns "
+        "demands. Other columns are taken as 0 and 1",
         '`"temperature 10 8, price 50 30"`',
     )
 
@@ -555,17 +560,17 @@ class GraphSettings(Section):
     )
     path: str = setting(
         "",
-        "CSV file: for `file` the weights, for `positions` a position per name; without it, "
-        "clients' names are cells of a grid",
+        "CSV file: for `file` the weights, for `positions` a position per name (without it, "
+        "clients' names are cells of a grid)",
         "a path",
     )
     names: str = setting(
         "",
-        "for a `file` without names: a CSV file with them in its header",
+        "for a `file` without names, a CSV file with them in its header",
         "a path",
     )
     neighbours: Count = setting(
-        8, "most similar clients that become neighbours (k), for `profiles`"
+        8, "for `profiles`, how many of the most similar clients are neighbours (k)"
     )
     noise: NonNegative = setting(
         0.0, "standard deviation of the noise that a client adds to its profile"

@@ -43,7 +43,7 @@ class ModelSettings(Section):
     """``[model]``: the forecaster, the image classifier, the model of sequences."""
 
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = setting(
-        256, "length of the representation (d_r; d of the small CNN); ResNet-18 has 512"
+        256, "length of the representation (d_r, or d of the small CNN). ResNet-18 has 512"
     )
     image_encoder: Literal["small-cnn", "resnet18"] = setting("small-cnn", "encoder of images")
     width: Annotated[int, Field(ge=4, multiple_of=4)] = setting(
@@ -51,20 +51,19 @@ class ModelSettings(Section):
     )
     sequence_encoder: Literal["lstm", "causal-cnn"] = setting(
         "lstm",
-        "encoder of sequences; `fed-react`, `ifca`, `flsc` always use the CNN of `[encoder]`",
+        "encoder of sequences. `fed-react`, `ifca`, `flsc` always use the CNN of `[encoder]`",
     )
     embedding_dim: Count = setting(128, "width of the linear layer before the LSTM")
     hidden_dim: Count = setting(256, "size of the LSTM's state")
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
-        "factors of the widths before the representation; a client's name and the seed [choose "
-        "its factor](compared.md#models-of-different-widths) where there are several",
+        "factors of the widths before the representation. With several, a client's name and "
+        "the seed [choose its factor](compared.md#models-of-different-widths)",
         "numbers > 0 between commas",
     )
     module: str = setting(
         "",
-        "[your own `torch.nn.Module`](extending.md#your-own-model), as "
-        "`package.module:factory`, instead of these",
+        "[your own `torch.nn.Module`](extending.md#your-own-model) instead of these",
         "`package.module:factory`",
     )
 
@@ -87,22 +86,22 @@ class OptimizerSettings(Section):
     weight_decay: NonNegative = setting(0.0, "for SGD")
     smoothing_window: Count = setting(
         1,
-        "gradients averaged in a step (w; DTSSGD), in every method; 1: only the newest",
+        "gradients averaged in a step (w of DTSSGD), in every method (1: only the newest)",
     )
     smoothing_factor: ShareOrOne = setting(
-        0.9, "weight of each older gradient relative to the next newer (γ)"
+        0.9, "weight of each older gradient relative to the next (γ)"
     )
 
 
 class ClassificationSettings(Section):
     """``[classification]``: batches of labelled images."""
 
-    batch_size: Count = setting(32, "images; the last batch of an epoch may be smaller")
+    batch_size: Count = setting(32, "images. The last batch of an epoch may be smaller")
     augment: bool = setting(True, "crop images at random, and mirror them if `flip`")
     flip: bool = setting(True, "false for digits and letters")
     stage_schedule: Literal["sequential", "cyclic"] = setting(
         "sequential",
-        "one stage after the other, with an equal part of the rounds; or a different stage "
+        "one stage after the other, with an equal part of the rounds, or a different stage "
         "each round, in turn",
     )
 
@@ -112,7 +111,7 @@ class SequenceModelSettings(Section):
 
     batch_size: Count = setting(
         50,
-        "sequences, for methods that train with labels; the last batch of an epoch may be smaller",
+        "sequences, for methods that train with labels. The last batch of an epoch may be smaller",
     )
 
 
@@ -121,20 +120,20 @@ class EncoderSettings(Section):
 
     path: str = setting(
         "",
-        "a trained encoder, its file or the folder of its run, instead of phase 1",
+        "a trained encoder instead of phase 1: its file, or the folder of its run",
         "a path",
     )
     rounds: CountOrZero = setting(
-        10, "rounds of phase 1, before `rounds`; 0: the encoder stays random"
+        10, "rounds of phase 1, before `rounds` (0: the encoder stays random)"
     )
     steps: Count = setting(500, "training steps per client and round")
     batch_size: Count = setting(10, "reference series per step")
     negatives: Count = setting(10, "negatives per reference (R)")
     negative_terms: Literal["sum", "mean"] = setting(
         "sum",
-        "over the negatives: the sum of Fed-REACT, eq. 1, or the mean of Franceschi et al. 2019",
+        "sum over the negatives (Fed-REACT, eq. 1), or mean (Franceschi et al. 2019)",
     )
-    blocks: Count = setting(10, "blocks of the causal CNN; the dilation doubles with each")
+    blocks: Count = setting(10, "blocks of the causal CNN, whose dilation doubles with each")
     channels: Count = setting(40, "channels of all blocks but the last")
     reduced_dim: Count = setting(160, "channels of the last block, pooled over time")
     output_dim: Count = setting(320, "length of a vector (D)")

@@ -56,34 +56,34 @@ TASK_NAMES: tuple[str, ...] = tuple(TASKS)
 class NodesSettings(Section):
     """``[nodes]``: how long the server waits, and for how many nodes and clients."""
 
-    minimum: Count = setting(1, "nodes needed before the first round; `fedproto run` waits for all")
+    minimum: Count = setting(1, "nodes needed before the first round. `fedproto run` waits for all")
     names: NodeNames = setting(
         "",
-        "real nodes that take part; default: all. Others are not asked or waited for",
+        "real nodes that are asked and waited for (default: all)",
         NAMES,
     )
     start_deadline: Positive = setting(300.0, "seconds for these to connect and read their data")
     round_deadline: Positive = setting(3600.0, "seconds for the replies of one phase")
     enough: ShareOrOne = setting(
         1.0,
-        "share of the nodes asked whose replies are enough; the others [have as long "
+        "share of the asked nodes whose replies are enough. The others [have as long "
         "again](reliability.md#slow-nodes), at least ten seconds",
     )
     maximum_failed_share: ShareOrEither = setting(
-        0.5, "share of the nodes asked that may fail; above it the run stops"
+        0.5, "share of the asked nodes that may fail before the run stops"
     )
     maximum_clients: Count = setting(
         20_000,
-        "clients of all nodes ever connected; a node with more is refused",
+        "clients of all nodes ever connected, beyond which a node is refused",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
-        "clients of one deployed node; 0: a quarter of these. Simulated nodes have no limit",
+        "clients of one deployed node (0: a quarter of these). Simulated nodes have no limit",
     )
     bind_names: bool = setting(
         True,
         "a deployed node's name belongs to [the key that first came with "
-        "it](deployment.md#names-and-keys); false if nodes have no keys, as Flower then "
+        "it](deployment.md#names-and-keys). Set false if nodes have no keys, as Flower then "
         "makes a new one at each start",
     )
 
@@ -108,8 +108,10 @@ class OutputSettings(Section):
     dir: Annotated[str, Field(min_length=1)] = setting(
         "runs", "folder of the run folders", "a path"
     )
-    name: PlainName = setting("", "run folder; default: method-dataset-seed-time", PLAIN_NAMES)
-    resume: bool = setting(False, "continue the run of this name; `fedproto run --resume` sets it")
+    name: PlainName = setting("", "run folder (default: method-dataset-seed-time)", PLAIN_NAMES)
+    resume: bool = setting(
+        False, "continue the run of this name, which `fedproto run --resume` sets"
+    )
     pictures: bool = setting(
         True,
         "draw [pictures](artefacts.md#pictures) and write [`report.html`](report.md) at the end",
@@ -157,43 +159,44 @@ class Settings(Section):
         "[which method fits](methods.md), or [your own](extending.md#your-own-method)",
         f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
     )
-    seed: CountOrZero = setting(0, "seeds everything random; the same seed gives the same results")
+    seed: CountOrZero = setting(0, "the same seed gives the same results")
     rounds: Count = setting(
         40,
-        "at most this many, after the encoder's (`fed-react`, `ifca`, `flsc`); closed forms "
-        "need one, on images one per stage",
+        "the most rounds, without the encoder's. Closed forms need one, or on images one per stage",
     )
     local_epochs: Count = setting(
-        1, "epochs that a client trains per round; not used by `fed-react`, `ifca`, `flsc`, `gldp`"
+        1,
+        "epochs that a client trains per round (without effect in `fed-react`, `ifca`, "
+        "`flsc`, `gldp`)",
     )
     participation: ShareOrOne = setting(
         1.0,
-        "share of the clients asked per round (α); methods that average no model also ask all "
+        "share of the clients asked per round (α). Methods that average no model also ask all "
         "new clients, and closed forms ask everyone",
     )
     evaluate_every: Count = setting(
         1,
-        "rounds between evaluations; the last round is always evaluated, the encoder's rounds "
-        "never",
+        "rounds between evaluations. The last round is always evaluated, and the encoder's "
+        "rounds never",
     )
     patience: CountOrZero = setting(
         0,
-        "stop after this many evaluations without a lower validation error (median over the "
-        "clients); 0: never",
+        "stop after this many evaluations without a lower validation error, the median over "
+        "clients (0: never)",
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",
-        "which model a client ends with; images in stages need `last` and no `patience`",
+        "which model a client ends with. Images in stages need `last` and no `patience`",
     )
     device: Device = setting(
         "cpu",
-        "where nodes train; `auto`: a GPU if there is one, which simulated nodes share",
+        "where nodes train. `auto` is a GPU if there is one, which simulated nodes share",
         DEVICES,
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
         "float32",
-        "on a GPU tf32 multiplies with 10 bits of mantissa; bfloat16: encoders compute in "
-        "mixed precision, on a CPU too",
+        "on a GPU, `tf32` multiplies with 10 bits of mantissa. With `bfloat16` encoders "
+        "compute in mixed precision, on a CPU too",
     )
     threads: Count = setting(
         1,
@@ -201,8 +204,8 @@ class Settings(Section):
     )
     cohort_size: CountOrZero = setting(
         0,
-        "clients trained in one vectorised step; affects speed, not results. 0: 16 on a CPU, "
-        "as many as fit on a GPU",
+        "clients trained in one vectorised step, which affects speed and not results (0: 16 "
+        "on a CPU, as many as fit on a GPU)",
     )
     method_settings: SerializeAsAny[Section] = Field(
         default=Section(),

@@ -29,7 +29,7 @@ class DittoSettings(Section):
     """``[ditto]``."""
 
     proximal_lambda: NonNegative = setting(1e-4, "pull of the personal model to the global one (λ)")
-    personal_epochs: CountOrZero = setting(0, "epochs of the personal model; 0: `local-epochs`")
+    personal_epochs: CountOrZero = setting(0, "epochs of the personal model (0: `local-epochs`)")
 
 
 class DittoLearner(PersonalModelLearner[ProximalContext]):

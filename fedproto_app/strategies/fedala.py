@@ -71,11 +71,11 @@ def have_settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tenso
 class FedAlaSettings(Section):
     """``[fedala]`` (docs: compared.md)."""
 
-    layers: CountOrZero = setting(1, "top layers that a client mixes with its own (p); 0: all")
+    layers: CountOrZero = setting(1, "top layers that a client mixes with its own (p). 0: all")
     share: ShareOrOne = setting(0.8, "share of its batches that teach it how to mix (s)")
-    rate: Positive = setting(1.0, "size of these steps (η)")
+    rate: Positive = setting(1.0, "learning rate of the mixing weights (η)")
     threshold: Positive = setting(
-        0.1, "deviation of ten epochs' losses below which the first such training ends"
+        0.1, "the first training of the weights ends when ten epochs' losses deviate by less"
     )
 
 

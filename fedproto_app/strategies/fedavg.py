@@ -41,7 +41,7 @@ class FedAvgSettings(Section):
 
     fine_tune_epochs: CountOrZero = setting(
         0,
-        "epochs on a client's own data before evaluation; 0: none, with `fedavg-ft` 1",
+        "epochs on a client's own data before evaluation (0: none, with `fedavg-ft` 1)",
     )
 
 

@@ -40,10 +40,10 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 class FedProtoSettings(Section):
     """``[fedproto]``."""
 
-    prototype_weight: NonNegative = setting(1.0, "λ; Tan et al. 2022 take 1")
+    prototype_weight: NonNegative = setting(1.0, "λ (1 in Tan et al. 2022)")
     inference: Literal["prototypes", "head"] = setting(
         "prototypes",
-        "of classes: by the nearest global prototype or by the head; series always use the head",
+        "classes by the nearest global prototype or by the head. Series always use the head",
     )
 
 

@@ -25,7 +25,7 @@ from fedproto_app.tasks.task import AnyTask, Batch
 class FedProxSettings(Section):
     """``[fedprox]``."""
 
-    proximal_mu: NonNegative = setting(0.01, "µ; Li et al. 2020 try 0.001 … 1")
+    proximal_mu: NonNegative = setting(0.01, "µ (0.001 … 1 in Li et al. 2020)")
 
 
 class ProximalContext(Context):

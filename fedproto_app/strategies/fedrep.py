@@ -20,7 +20,7 @@ class FedRepSettings(Section):
     """``[fedrep]``."""
 
     head_epochs: Count = setting(1, "epochs of the head, before the encoder's")
-    encoder_epochs: CountOrZero = setting(0, "epochs of the encoder; 0: `local-epochs`")
+    encoder_epochs: CountOrZero = setting(0, "epochs of the encoder (0: `local-epochs`)")
 
 
 class FedRepLearner(SoloLearner):

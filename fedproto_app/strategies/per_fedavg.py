@@ -64,9 +64,9 @@ def _first_clients(batch: Any, count: int) -> Any:
 class PerFedAvgSettings(Section):
     """``[per-fedavg]``."""
 
-    step_size: NonNegative = setting(0.01, "size of the step on a client's own data (α); 0: FedAvg")
+    step_size: NonNegative = setting(0.01, "size of the step on a client's own data (α). 0: FedAvg")
     gradient: Literal["first-order", "exact"] = setting(
-        "first-order", "of the loss after that step; `exact`: with the Hessian, at twice the cost"
+        "first-order", "of the loss after that step. `exact` has the Hessian, at twice the cost"
     )
 
 

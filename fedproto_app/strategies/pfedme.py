@@ -42,7 +42,7 @@ class PFedMeSettings(Section):
         0.1, "share of its way to the personal model that w goes after each batch (η·λ)"
     )
     server_step: Positive = setting(
-        1.0, "share of the clients' mean in the new shared model (β); may exceed 1"
+        1.0, "share of the clients' mean in the new shared model (β), which may exceed 1"
     )
 
 

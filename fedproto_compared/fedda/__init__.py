@@ -25,11 +25,11 @@ class FedDaSettings(Section):
         7, "periods whose mean day is one of the statistics that a client sends"
     )
     clusters: CountOrZero = setting(
-        0, "clusters of clients; 0: one for every four clients, at most 16"
+        0, "clusters of clients (0: one for every four clients, at most 16)"
     )
     attention_step: Positive = setting(1.0, "step of the dual attention (ε)")
     quasi_global_pull: Annotated[float, Field(ge=-1, le=1)] = setting(
-        0.2, "pull to the quasi-global model (ρ), away from it below 0; the authors try ±0.3"
+        0.2, "pull to the quasi-global model (ρ), away from it below 0. The authors try ±0.3"
     )
     cluster_anchor: Literal["last", "quasi-global"] = setting(
         "last",
@@ -43,7 +43,7 @@ class FedDaSettings(Section):
     warm_up_share: ShareOrOne = setting(1.0, "share of the statistics' windows for them (φ)")
     warm_up_batch_size: Count = setting(64, "windows per step")
     warm_up_rate: Positive = setting(
-        0.001, "Adam's learning rate; a tenth after 1/2 of the epochs, and again after 3/4"
+        0.001, "Adam's learning rate, a tenth after 1/2 of the epochs and again after 3/4"
     )
 
 

@@ -23,18 +23,17 @@ class AnalyticSettings(Section):
 
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "each client's own solution, one of all clients, its own pulled towards that, or of "
-        "classes also towards [clients whose classes mean the same](closed-forms.md#clusters)",
+        "each client's own solution, one of all clients, its own pulled towards that, or also "
+        "towards [clients whose classes mean the same](closed-forms.md#clusters)",
     )
     penalty: Positive = setting(
         1.0,
-        "penalty of the solution of all clients' samples; of classes in 3 r/n of their mean "
-        "variance ([why](closed-forms.md))",
+        "penalty of the solution of all clients' samples, for classes in [3 r/n of their mean "
+        "variance](closed-forms.md#classifier)",
     )
     weakest: Positive = setting(
         0.01,
-        "weakest penalty that a client tries, towards a naive forecast, 0 or the solution of "
-        "all clients",
+        "weakest penalty that a client tries",
     )
     strongest: Positive = setting(1e4, "strongest penalty that a client tries", "≥ `weakest`")
     eta: Positive = setting(0.2, "as `kindred.eta`")
@@ -45,14 +44,14 @@ class AnalyticSettings(Section):
     )
     prior: Prior = setting(
         "own",
-        "class frequencies: a client's own if it has its own solution, or equal, which finds "
+        "class frequencies of a client with its own solution: its own, or equal, which finds "
         "rare classes more often",
     )
 
     guess_rounds: CountOrZero = setting(
         0,
         "further rounds in which clients guess the classes of [unlabelled "
-        "sequences](closed-forms.md#sequences-without-a-label) and add them to their sums",
+        "sequences](closed-forms.md#sequences-without-a-label)",
     )
 
     @model_validator(mode="after")

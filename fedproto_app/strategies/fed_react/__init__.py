@@ -20,9 +20,10 @@ class FedReactSettings(Section):
     """``[fed-react]``: the second phase; IFCA and FLSC share its heads."""
 
     clusters: CountOrZero = setting(
-        3, "number of clusters (C); 0: by silhouette in each round, not for `ifca` and `flsc`"
+        3,
+        "number of clusters (C). 0 chooses by silhouette in each round, not for `ifca` and `flsc`",
     )
-    samples: CountOrZero = setting(64, "labelled samples per client and round (|M_t|); 0: all")
+    samples: CountOrZero = setting(64, "labelled samples per client and round (|M_t|, 0: all)")
     penalty: Positive = setting(1.0, "weight of errors against the head's norm: the SVM's C")
     clustering: Literal["evolutionary", "snapshot"] = setting(
         "evolutionary",
@@ -30,7 +31,7 @@ class FedReactSettings(Section):
     )
     similarity: HeadSimilarity = setting(
         "cosine",
-        "of heads: cosine; cosine without the mean head; sizes of class rows, centred; or "
+        "cosine of heads, cosine without the mean head, sizes of class rows (centred), or "
         "predictions on random walks",
     )
     forgetting: Forgetting = setting(
@@ -46,11 +47,11 @@ class FedReactSettings(Section):
     )
     process_variance: Positive = setting(0.01, "initial q of EM")
     measurement_variance: Positive = setting(0.1, "initial r of EM")
-    em_iterations: CountOrZero = setting(5, "0: q and r stay as set")
+    em_iterations: CountOrZero = setting(5, "steps of EM per round (0: q and r stay as set)")
     history: Literal["unchanged", "all"] = setting(
         "unchanged",
-        "remembered and sent heads: from rounds with unchanged members (Fed-REACT, Algorithm "
-        "2, line 10), or all",
+        "remember and send heads from rounds with unchanged members (Fed-REACT, Algorithm 2, "
+        "line 10), or all",
     )
 
     @property

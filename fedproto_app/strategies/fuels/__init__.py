@@ -22,12 +22,14 @@ class FuelsSettings(Section):
     """``[fuels]``."""
 
     prototype_dim: CountOrZero = setting(
-        32, "length of a prototype (d_p); 0: no projector, the representation itself"
+        32, "length of a prototype (d_p). 0: no projector, the representation itself"
     )
     temperature: Positive = setting(0.02, "τ")
-    prediction_weight: Positive = setting(1.0, "weight of L_pred; 5 where both algorithms print ρ")
+    prediction_weight: Positive = setting(1.0, "weight of L_pred (5 where both algorithms print ρ)")
     intra_weight: NonNegative = setting(1.0, "weight of L_intra")
-    inter_weight: NonNegative = setting(5.0, "weight of L_inter (ρ); 1 as both algorithms print it")
+    inter_weight: NonNegative = setting(
+        5.0, "weight of L_inter (ρ), which both algorithms print as 1"
+    )
     negatives: Literal["filtered", "similarity"] = setting("filtered", "P, eq. 6 or A, eq. 2")
     augmentation_low: ShareOrOne = setting(0.8, "lower end of the temporal shift")
     threshold: Literal["percentile", "absolute"] = setting(
@@ -53,8 +55,7 @@ class FuelsSettings(Section):
     )
     noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
         "none",
-        "added to the prototypes sent, drawn from the run's seed; not a guarantee as "
-        "[privacy](privacy.md) is",
+        "added to the prototypes sent, from the run's seed. It guarantees no [privacy](privacy.md)",
     )
     noise_scale: Positive = setting(
         1.0, "standard deviation, Laplace's b, or the exponential's mean"

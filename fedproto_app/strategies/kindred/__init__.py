@@ -17,17 +17,16 @@ class KindredSettings(Section):
 
     sharing: Literal["kin", "common", "groups", "random", "none"] = setting(
         "kin",
-        "whose data support a client's: similar clients', all others' equally, these and those of "
-        "[the group that its site names](closed-forms.md#groups), random clients' (a control), or "
-        "nobody's",
+        "whose data support a client's: similar clients, all others, all others and [the "
+        "client's group](closed-forms.md#groups), random clients (a control), or nobody",
     )
-    features: CountOrZero = setting(100, "random waves at each of two scales; 0: linear")
+    features: CountOrZero = setting(100, "random waves at each of two scales (0: linear)")
     temperature: Positive = setting(
         0.5,
-        "how far similarity reaches, in medians of the divergence; equal weights are tried as well",
+        "how far similarity reaches, in medians of the divergence. Equal weights are tried too",
     )
     eta: Positive = setting(
-        0.2, "how much a client trusts its validation samples (η); 1: as if they were independent"
+        0.2, "how much a client trusts its validation samples (η). 1: as if they were independent"
     )
     smallest_penalty: Positive = setting(1e-4, "smallest penalty λ tried")
     largest_penalty: Positive = setting(1.0, "largest penalty λ tried", "> `smallest-penalty`")
