@@ -24,7 +24,7 @@ from fedproto_app.engine.flower_parts import RAISED, RUN_ID, from_bytes, take_id
 from fedproto_app.engine.pool import end_with
 from fedproto_app.node import orders, process, store
 from fedproto_app.settings import settings_from
-from fedproto_app.tasks.table import parts_of
+from fedproto_app.tasks.table import clients_of
 
 PHASES: dict[str, orders.Phase] = {
     MessageType.TRAIN: "train",
@@ -115,7 +115,7 @@ def read_data(start: bytes) -> None:
     try:
         settings = settings_from(config)
         if ":" not in settings.data.source:
-            parts_of(settings.task).read(settings)
+            clients_of(settings.task).read(settings)
     except Exception:
         return
 

@@ -11,105 +11,16 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.spatial.distance import cdist
+from scipy.spatial.distance import cdist, squareform
 from sklearn.metrics import silhouette_score
-
-# Agglomerative clustering with average linkage: the merges of clusters, nearest first.
-#
-# The nearest-neighbour chain of scipy's ``linkage(…, method="average")``: the same sums in the same
-# order, the same choice between equally near clusters. But the distances are stored as a full
-# square instead of its upper triangle. So a row is contiguous, numpy searches it, and the square
-# shrinks with the clusters: 10,000 clients take half of scipy's time.
-
-Square = NDArray[np.float64]
-Pairs = NDArray[np.int64]
-
-
-def merges(similar: NDArray[np.float32], room: Square | None = None) -> Pairs:
-    """Return the merges by average linkage on 1 − similar, nearest first: [N, N] → [N − 1, 2].
-
-    A merge names one client of each of its two clusters. similar: symmetric, finite.
-    room: [N, N] memory that is overwritten, so that repeated clustering allocates it once.
-    Raises ValueError if a similarity is not finite.
-    """
-    clients = len(similar)
-    apart = np.empty((clients, clients)) if room is None else room
-    np.subtract(1, similar, out=apart)
-    if not np.isfinite(apart.sum(axis=1)).all():
-        raise ValueError("similarities must be finite")
-    clusters = _Clusters(apart)
-    pairs = np.empty((max(clients - 1, 0), 2), np.int64)
-    heights = np.empty(len(pairs))
-    for number in range(len(pairs)):
-        pairs[number], heights[number] = clusters.merge()
-    order = np.argsort(heights, kind="stable")
-    return pairs[order]
-
-
-class _Clusters:
-    """The remaining clusters, in the order of their last clients, and their distances."""
-
-    def __init__(self, apart: Square) -> None:
-        """apart: [n, n], overwritten."""
-        np.fill_diagonal(apart, np.inf)
-        self._apart = apart
-        self._clients = np.arange(len(apart))  # one representative of each cluster
-        self._sizes = np.ones(len(apart), np.int64)
-        self._gone = np.zeros(len(apart))  # inf: merged into another, its row and column are old
-        self._left = len(apart)
-        self._chain: list[int] = []  # each the nearest to the one before
-
-    def merge(self) -> tuple[tuple[int, int], float]:
-        """Merge two mutually nearest clusters; return their representatives and distance."""
-        if 2 * self._left <= len(self._gone):
-            self._shrink()
-        first, second, height = self._nearest_pair()
-        sizes, apart = self._sizes, self._apart
-        size = sizes[first] + sizes[second]
-        row = (sizes[first] * apart[first] + sizes[second] * apart[second]) / size
-        apart[second] = row
-        apart[:, second] = row
-        sizes[second] = size
-        self._gone[first] = np.inf
-        self._left -= 1
-        return (int(self._clients[first]), int(self._clients[second])), height
-
-    def _nearest_pair(self) -> tuple[int, int, float]:
-        """Remove two clusters from the chain's end and return them in order, and their distance."""
-        chain = self._chain
-        if not chain:
-            chain.append(int(self._gone.argmin()))
-        while True:
-            row = self._apart[chain[-1]] + self._gone
-            nearest = int(row.argmin())
-            if len(chain) > 1 and row[nearest] == row[chain[-2]]:
-                # Ties go to the previous cluster, so that the chain cannot go in circles.
-                first, second = sorted(chain[-2:])
-                height = float(row[nearest])
-                del chain[-2:]
-                return first, second, height
-            chain.append(nearest)
-
-    def _shrink(self) -> None:
-        """Drop the rows and columns of merged clusters, within the same memory."""
-        remaining = np.flatnonzero(self._gone == 0)
-        place_of = {cluster: place for place, cluster in enumerate(remaining.tolist())}
-        memory = self._apart.reshape(-1)
-        for place, cluster in enumerate(remaining):  # ends before the row that it reads, or in it
-            memory[place * len(remaining) : (place + 1) * len(remaining)] = self._apart[cluster][
-                remaining
-            ]
-        self._apart = memory[: len(remaining) ** 2].reshape(len(remaining), len(remaining))
-        self._clients, self._sizes = self._clients[remaining], self._sizes[remaining]
-        self._gone = np.zeros(len(remaining))
-        self._chain = [place_of[cluster] for cluster in self._chain]
-
 
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]
+Pairs = NDArray[np.int64]
 Heads = NDArray[np.float32]
 Cosine = Literal["cosine", "centred-cosine"]
 HeadSimilarity = Literal[Cosine, "class-norms", "predictions"]
@@ -179,32 +90,28 @@ def closeness(points: NDArray[np.float64]) -> Matrix:
     return np.exp(near, out=near)
 
 
-def find_clusters(psi: Matrix, clusters: int, room: Square | None = None) -> Labels:
+def find_clusters(psi: Matrix, clusters: int) -> Labels:
     """Cluster into C clusters, or with 0 into as many as the silhouette chooses: [N, N] → [N]."""
-    if clusters:
-        return agglomerate(psi, clusters, room)
-    return agglomerate_by_silhouette(psi, room=room)
+    return agglomerate(psi, clusters) if clusters else agglomerate_by_silhouette(psi)
 
 
-def agglomerate(psi: Matrix, clusters: int, room: Square | None = None) -> Labels:
+def agglomerate(psi: Matrix, clusters: int) -> Labels:
     """Cluster into exactly C clusters by average linkage on 1 − ψ: [N, N] → [N].
 
     Fewer than C clients are a cluster each. Labels 0 … C−1 are numbered by first appearance. Ties
-    are broken in scipy's order, which is deterministic. room: memory for `merges`.
+    are broken in scipy's order, which is deterministic. Raises ValueError if ψ is not finite.
     """
-    return _cut(merges(psi, room), len(psi), clusters)
+    return _cut(_merges(psi), len(psi), clusters)
 
 
-def agglomerate_by_silhouette(
-    psi: Matrix, most_clusters: int = MOST_CLUSTERS, room: Square | None = None
-) -> Labels:
+def agglomerate_by_silhouette(psi: Matrix, most_clusters: int = MOST_CLUSTERS) -> Labels:
     """Cluster into the number, 2 … `most_clusters`, with the highest mean silhouette: [N].
 
     Ties take the lowest number. Returns one cluster for two clients or fewer, and if no number has
     a positive silhouette, for example when all clients are alike.
     """
     best, best_score = np.zeros(len(psi), np.int64), 0.0
-    pairs = merges(psi, room)
+    pairs = _merges(psi)
     distance = np.maximum(1 - psi, 0)  # ψ of equal heads may be rounded to above 1
     for clusters in range(2, min(most_clusters, len(psi) - 1) + 1):
         labels = _cut(pairs, len(psi), clusters)
@@ -234,6 +141,18 @@ def _mirror_diagonal_blocks(matrix: Matrix) -> None:
         upper = np.triu(matrix[rows, rows], 1)
         matrix[rows, rows] = upper + upper.T
     np.fill_diagonal(matrix, 1)
+
+
+def _merges(psi: Matrix) -> Pairs:
+    """Return a client of each of the two clusters that a merge joins, nearest first: [N − 1, 2]."""
+    apart = 1 - squareform(psi, checks=False)  # a float32 for each pair
+    tree = linkage(apart, "average") if len(apart) else np.empty((0, 4))
+    client_of = [*range(len(psi))]  # of each cluster, in scipy's numbering
+    pairs = []
+    for first, second in tree[:, :2].astype(int).tolist():
+        pairs.append((client_of[first], client_of[second]))
+        client_of.append(client_of[first])
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:

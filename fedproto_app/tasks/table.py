@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric, Model
@@ -17,25 +17,51 @@ if TYPE_CHECKING:
     from fedproto_app.data.shape import DataShape
     from fedproto_app.data.shard import Shard
     from fedproto_app.settings import DataSettings, Settings
-    from fedproto_app.tasks.parts import TaskParts
     from fedproto_app.tasks.task import AnyTask
 
 
-def parts_of(task: str) -> TaskParts:
-    """Return the parts of a task, or raise `FedProtoError` for an unknown task."""
-    folder = import_module(f"fedproto_app.tasks.{task_record(task).folder}")
-    parts: TaskParts = folder.PARTS[task]
-    return parts
+class Clients(Protocol):
+    """The module `clients` in a task's folder.
+
+    POOLS: the types of what a user's source of the task returns, if only this task has them.
+    """
+
+    POOLS: tuple[type, ...]
+
+    def load_shard(self, settings: Settings, partition: int, partitions: int) -> Shard:
+        """Return every `partitions`-th client of the source, from the `partition`-th on."""
+
+    def read(self, settings: Settings) -> None:
+        """Read the source, for all nodes of this process and of those forked from it."""
+
+    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
+        """Return why each client of the source cannot take part, None if it can."""
 
 
 def small_run(task: str) -> dict[str, object]:
-    """Return the settings of a run of a few seconds that checks a method on the task."""
-    return {"task": task, **parts_of(task).small}
+    """Return the settings of a run of a few seconds, with 8 clients, that checks a method."""
+    return {"task": task, **_folder(task).SMALL_RUNS[task]}
 
 
 def task_class(task: str) -> type[AnyTask]:
     """Return the class of a task."""
-    return parts_of(task).task_class()
+    found: type[AnyTask] = _folder(task, ".task").TASK_CLASSES[task]
+    return found
+
+
+def clients_of(task: str) -> Clients:
+    """Return the module that loads a task's clients."""
+    module: Clients = _folder(task, ".clients")
+    return module
+
+
+def _folder(task: str, module: str = "") -> Any:
+    """Return a module of the task's folder. It is imported when it is asked for.
+
+    So reading a table of results does not wait for torch, nor a client's process for other tasks.
+    Raises `FedProtoError` for an unknown task.
+    """
+    return import_module(f"fedproto_app.tasks.{task_record(task).folder}{module}")
 
 
 def make_task(settings: Settings, shape: DataShape, device: torch.device | None = None) -> AnyTask:
@@ -57,7 +83,7 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     part are listed.
     """
     require_fitting_source(settings)
-    shard = parts_of(settings.task).load(settings, partition, partitions)
+    shard = clients_of(settings.task).load_shard(settings, partition, partitions)
     _require_names([*shard.clients, *shard.refused])
     return shard
 
@@ -69,7 +95,7 @@ def reasons_against(settings: Settings) -> dict[str, str | None]:
     cannot be read, or has too few samples to deal.
     """
     require_fitting_source(settings)
-    reasons = parts_of(settings.task).reasons_against(settings)
+    reasons = clients_of(settings.task).reasons_against(settings)
     _require_names(reasons)
     return reasons
 
@@ -127,7 +153,7 @@ def record_of_source(settings: DataSettings) -> TaskRecord:
     source, records = settings.source, TASKS.values()
     if ":" in source:
         loaded = users_function(source)(settings)
-        fitting = (record for record in records if parts_of(record.name).has_pool(loaded))
+        fitting = (r for r in records if isinstance(loaded, clients_of(r.name).POOLS))
         return next(fitting, task_record(FIRST_TASK))
     kinds = dict.fromkeys(record.holds for record in records)
     require_known(settings, [name for kind in kinds for name in sources_of(kind)])

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import linkage
@@ -26,7 +26,6 @@ from fedproto_app.maths.clustering import (
     find_clusters,
     head_similarity,
     match_labels,
-    merges,
     similarity,
 )
 from fedproto_app.strategies.fed_react import FedReactSettings
@@ -202,53 +201,27 @@ def symmetric(clients: int, seed: int, levels: int | None = None) -> NDArray[np.
     return upper + upper.T + np.eye(clients, dtype=np.float32)
 
 
-def merged_sets(pairs: NDArray[np.int64], clients: int) -> list[frozenset[int]]:
-    """Who is in the cluster that each merge makes."""
-    cluster_of = {client: frozenset([client]) for client in range(clients)}
-    merged = []
-    for first, second in pairs.tolist():
-        union = cluster_of[first] | cluster_of[second]
-        assert not cluster_of[first] & cluster_of[second]
-        merged.append(union)
-        cluster_of |= dict.fromkeys(union, union)
-    return merged
-
-
-def sets_of_scipy(similar: NDArray[np.float32]) -> list[frozenset[int]]:
+@pytest.mark.parametrize("levels", [None, 1, 3, 16])
+def test_clusters_are_those_of_scipys_average_linkage(levels: int | None) -> None:
+    """Also where distances are equal, and the order of the merges decides."""
+    similar = symmetric(40, 7, levels)
     apart = (1 - similar).astype(np.float64)
-    nodes = [frozenset([client]) for client in range(len(similar))]
-    for first, second, *_ in linkage(squareform(apart, checks=False), "average"):
-        nodes.append(nodes[int(first)] | nodes[int(second)])
-    return nodes[len(similar) :]
-
-
-@given(
-    clients=st.integers(2, 40),
-    seed=st.integers(0, 2**32 - 1),
-    levels=st.sampled_from([None, 1, 3, 16]),
-)
-@settings(max_examples=80, deadline=None)
-def test_merges_are_scipys_also_where_distances_are_equal(
-    clients: int, seed: int, levels: int | None
-) -> None:
-    similar = symmetric(clients, seed, levels)
-    assert merged_sets(merges(similar), clients) == sets_of_scipy(similar)
-
-
-def test_room_is_used_and_what_goes_in_stays() -> None:
-    similar, room = symmetric(30, 1), np.empty((30, 30))
-    similar_before = similar.copy()
-    assert np.array_equal(merges(similar, room), merges(similar))
-    assert np.array_equal(similar, similar_before)
-    assert np.array_equal(merges(similar, room), merges(similar))
+    left = {client: frozenset([client]) for client in range(40)}
+    for number, (first, second, *_) in enumerate(
+        linkage(squareform(apart, checks=False), "average")
+    ):
+        left[40 + number] = left.pop(int(first)) | left.pop(int(second))
+        labels = agglomerate(similar, len(left))
+        groups = [np.flatnonzero(labels == label).tolist() for label in range(len(left))]
+        assert set(map(frozenset, groups)) == set(left.values())
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_what_is_no_number_is_refused(broken: float) -> None:
     similar = symmetric(5, 1)
     similar[1, 2] = similar[2, 1] = broken
-    with pytest.raises(ValueError, match="similarities must be finite"):
-        merges(similar)
+    with pytest.raises(ValueError, match="must contain only finite values"):
+        agglomerate(similar, 2)
 
 
 def match(previous: list[int], current: list[int], clusters: int) -> list[int]:

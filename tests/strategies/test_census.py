@@ -26,8 +26,12 @@ from fedproto_app.maths.class_gaussian import (
 from fedproto_app.models.image_classifier import SmallCnnClassifier
 from fedproto_app.models.model import HEAD
 from fedproto_app.models.random_patches import RandomPatchClassifier
-from fedproto_app.strategies.census.learner import SENDS_SUMS, CensusLearner, LearnedAndFixed
-from fedproto_app.strategies.census.strategy import CensusStrategy
+from fedproto_app.strategies.census import (
+    SENDS_SUMS,
+    CensusLearner,
+    CensusStrategy,
+    LearnedAndFixed,
+)
 from fedproto_app.strategies.common.class_fit import HOLDERS, SCATTER, ClassFit, packed, unpacked
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, train_cohort

@@ -13,7 +13,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, Contribution, train_cohort
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
-from fedproto_app.strategies.gldp.learner import (
+from fedproto_app.strategies.gldp import (
     global_relation,
     local_relation,
     local_relation_of_predictions,

@@ -17,8 +17,8 @@ from fedproto_app.strategies.common.prototypes import (
     ConcatenatedPrototype,
     PeriodPrototype,
 )
-from fedproto_app.strategies.fedpcl import GLOBAL_PROTOTYPES
-from fedproto_app.strategies.fedpcl import PROTOTYPES as FEDPCL_PROTOTYPES
+from fedproto_compared.fedpcl import GLOBAL_PROTOTYPES
+from fedproto_compared.fedpcl import PROTOTYPES as FEDPCL_PROTOTYPES
 from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_learner
 from tests.helpers.tiny_cohort import train as train_series
 from tests.helpers.tiny_images import class_guidance, image_cohort, image_learner

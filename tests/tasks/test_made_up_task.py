@@ -29,9 +29,7 @@ from fedproto_app.settings.fit import TASK_CHECKS
 from fedproto_app.tasks.forecasting.clients import series_shard
 from fedproto_app.tasks.forecasting.metrics import FORECASTING
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.parts import TaskParts
 from fedproto_app.tasks.table import load_shard, make_task, reasons_against
-from fedproto_app.tasks.task import AnyTask
 
 MODULE = __name__
 SMALL = {"data.source": "dice", "data.period": 6, "rounds": 2, "model.representation-dim": 8}
@@ -86,25 +84,6 @@ def require_luck(settings: Settings) -> None:
         raise SettingsError("seed = 13: brings no luck")
 
 
-class Parts(TaskParts):
-    small = SMALL
-
-    def task_class(self) -> type[AnyTask]:
-        return Gambling
-
-    def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
-        return throw(settings, partition, partitions)
-
-    def read(self, settings: Settings) -> None:
-        """Read nothing, as dice are thrown by every node."""
-
-    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
-        return loaded_dice(settings)
-
-    def has_pool(self, loaded: object) -> bool:
-        return isinstance(loaded, Dice)
-
-
 @pytest.fixture(autouse=True)
 def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "gambling", MADE_UP)
@@ -112,7 +91,14 @@ def _register(monkeypatch: pytest.MonkeyPatch) -> None:
     formats = {**all_formats(), "dice": dice}
     monkeypatch.setattr("fedproto_app.data.format.all_formats", lambda: formats)
     modules = {
-        "tasks.gambling": SimpleNamespace(PARTS={"gambling": Parts()}),
+        "tasks.gambling": SimpleNamespace(SMALL_RUNS={"gambling": SMALL}),
+        "tasks.gambling.task": SimpleNamespace(TASK_CLASSES={"gambling": Gambling}),
+        "tasks.gambling.clients": SimpleNamespace(
+            load_shard=throw,
+            read=lambda settings: None,  # dice are thrown by every node
+            reasons_against=lambda settings: loaded_dice(settings),
+            POOLS=(Dice,),
+        ),
         "report.gambling.report": SimpleNamespace(REPORTS={"gambling": Winnings}),
         "report.check.gambling": SimpleNamespace(check=check_dice),
     }

@@ -17,12 +17,10 @@ from fedproto_app.report.forecasting import report
 from fedproto_app.report.runs import group_runs, read_clients, read_run
 from fedproto_app.report.table import clients_table, comparison_columns
 from fedproto_app.report.task_report import report_for
-from fedproto_app.tasks import forecasting
 from fedproto_app.tasks.forecasting.metrics import FORECASTING, kept
-from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
+from fedproto_app.tasks.forecasting.task import TASK_CLASSES, CohortSamples, ForecastingTask
 from fedproto_app.tasks.metrics import Field, Figure
 from fedproto_app.tasks.table import task_class
-from fedproto_app.tasks.task import AnyTask
 
 SMAPE = Metric("smape")
 DECLARED = Figure(kept(SMAPE), column=Field("smape", "sMAPE"), summary=(Field("smape", "sMAPE"),))
@@ -41,11 +39,6 @@ class Task(ForecastingTask):
         return {**super().judge(forecasts, samples, first), SMAPE: smape.tolist()}
 
 
-class Parts(forecasting.ForecastingParts):
-    def task_class(self) -> type[AnyTask]:
-        return Task
-
-
 class Report(report.ForecastingReport):
     metrics = WITH_SMAPE
 
@@ -53,7 +46,7 @@ class Report(report.ForecastingReport):
 def test_one_more_metric_is_its_computation_and_one_declaration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(forecasting.PARTS, "forecasting", Parts())
+    monkeypatch.setitem(TASK_CLASSES, "forecasting", Task)
     monkeypatch.setitem(report.REPORTS, "forecasting", Report)
     runs = SmallRuns("forecasting", "fedavg", tmp_path)
     run = runs.run("one-node", 1)

@@ -104,12 +104,12 @@ def affect(
     alpha, psi = 0.0, current
     if past is None:
         return Affect(find_clusters(psi, clusters), alpha, psi)
-    room, blended = np.empty(current.shape), np.empty_like(current)  # reused in each iteration
-    labels = find_clusters(psi, clusters, room) if start is None else start
+    blended = np.empty_like(current)  # reused in each iteration
+    labels = find_clusters(psi, clusters) if start is None else start
     for _ in range(iterations):
         alpha = forgetting_factor(past, current, labels, unbiased)
         psi = blend(past, current, alpha, blended)
-        before, labels = labels, find_clusters(psi, clusters, room)
+        before, labels = labels, find_clusters(psi, clusters)
         if np.array_equal(before, labels):
             break
     return Affect(labels, alpha, psi)

@@ -1,43 +1,12 @@
 """Forecasting: series of values, cut into windows."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from fedproto_app.tasks import small_runs
-from fedproto_app.tasks.parts import TaskParts
-
-if TYPE_CHECKING:
-    from fedproto_app.data.shard import Shard
-    from fedproto_app.settings import Settings
-    from fedproto_app.tasks.task import AnyTask
-
-
-class ForecastingParts(TaskParts):
-    """The parts of forecasting."""
-
-    small = small_runs.SERIES
-
-    def task_class(self) -> type[AnyTask]:
-        from fedproto_app.tasks.forecasting.task import ForecastingTask
-
-        return ForecastingTask
-
-    def load(self, settings: Settings, partition: int, partitions: int) -> Shard:
-        from fedproto_app.tasks.forecasting.clients import load_shard
-
-        return load_shard(settings, partition, partitions)
-
-    def read(self, settings: Settings) -> None:
-        from fedproto_app.data.shared_read import read_once
-        from fedproto_app.data.sources import load_series
-
-        read_once(load_series, settings.data)
-
-    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
-        from fedproto_app.tasks.forecasting.clients import reasons_against
-
-        return reasons_against(settings)
-
-
-PARTS: dict[str, TaskParts] = {"forecasting": ForecastingParts()}
+SMALL_RUNS: dict[str, dict[str, object]] = {
+    "forecasting": {
+        "rounds": 3,
+        "data.synthetic.clients": 8,
+        "data.synthetic.days": 14,
+        "model.representation-dim": 16,
+        "output.pictures": False,
+        "fuels.prototype-dim": 4,
+    }
+}

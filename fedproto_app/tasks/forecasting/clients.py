@@ -14,6 +14,8 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows, why_refused
 from fedproto_app.settings import DataSettings, Settings
 
+POOLS: tuple[type, ...] = ()
+
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return the windows of a node's clients, or what the method builds from all clients."""
@@ -25,6 +27,11 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
         joined: Shard = join(settings, node_series, all_series)
         return joined
     return series_shard(node_series, settings.data)
+
+
+def read(settings: Settings) -> None:
+    """Read the source, for all nodes of this process and of those forked from it."""
+    read_once(load_series, settings.data)
 
 
 def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shard:

@@ -505,3 +505,6 @@ def mean_day(samples: CohortSamples) -> Tensor:
     for row, count in enumerate(samples.batch_counts):
         present[row, count:] = 0
     return (targets * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
+
+
+TASK_CLASSES: dict[str, type[ForecastingTask]] = {"forecasting": ForecastingTask}

@@ -14,6 +14,8 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.data.shared_read import read_once
 from fedproto_app.settings import DataSettings, Settings
 
+POOLS = (ImagePool,)
+
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return a node's clients with their decoded images."""
@@ -21,6 +23,11 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     clients, refused = make_image_clients(pool, holdings[partition::partitions], settings.data)
     _require_fitting_stages(settings, [len(client.stages) for client in clients.values()])
     return Shard(clients, refused, DataShape(pool.shape, pool.classes))
+
+
+def read(settings: Settings) -> None:
+    """Read the source, for all nodes of this process and of those forked from it."""
+    read_once(dealt, settings.data, settings.seed)
 
 
 def dealt(settings: DataSettings, seed: int) -> tuple[ImagePool, list[Holding]]:

@@ -312,3 +312,6 @@ def _joined(parts: Sequence[LabelledImages]) -> LabelledImages:
 def normalised(pixels: Tensor) -> Tensor:
     """Map uint8 0 … 255 to float −2 … 2, the same scale for every client."""
     return (pixels.float() / 255 - 0.5) / 0.25
+
+
+TASK_CLASSES = {"classification": ClassificationTask}

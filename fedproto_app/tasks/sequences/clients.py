@@ -18,6 +18,8 @@ from fedproto_app.data.shared_read import read_once
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import require_fitting_targets
 
+POOLS = (SequencePool,)
+
 
 def targets_of(pool: SequencePool) -> str:
     """Return the kind of target, in the words of the table of tasks."""
@@ -36,6 +38,11 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
         unlabelled=method_named(settings.method).learns_without_labels(settings),
     )
     return Shard(clients, refused, DataShape((len(pool.dimensions),), pool.classes))
+
+
+def read(settings: Settings) -> None:
+    """Read the source, for all nodes of this process and of those forked from it."""
+    read_once(load_sequences, settings.data)
 
 
 def reasons_against(settings: Settings) -> dict[str, str | None]:

@@ -347,3 +347,9 @@ class SequenceRegressionTask(SequenceTask):
 
     def head_loss(self, head: Head, vectors: Vectors, targets: NDArray[np.generic]) -> float:
         return regressor_loss(head, vectors, targets.astype(np.float64) / self._scale)
+
+
+TASK_CLASSES = {
+    "sequence-classification": SequenceClassificationTask,
+    "sequence-regression": SequenceRegressionTask,
+}

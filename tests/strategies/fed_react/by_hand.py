@@ -25,7 +25,7 @@ from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.flower_strategy import accept, report
 from fedproto_app.strategies.fed_react.clustered_heads import ClusteredHeadStrategy
 from fedproto_app.strategies.fed_react.strategy import EvolutionaryClusterStrategy
-from fedproto_app.strategies.ifca import IfcaStrategy
+from fedproto_compared.ifca import IfcaStrategy
 from tests.strategies.server_half import admit, round_of
 
 Head = Sequence[float]

@@ -1,38 +1,69 @@
-"""GLDP, client half: "Local Clients Update" (GLDP, Algorithm 1, lines 9 to 18).
+"""GLDP: global and local prototypes of long-tailed, growing classes (GLDP, Algorithm 1).
 
-A client loads the shared representation Θ into its µ and trains µ for t epochs with its head ν
-frozen, then ν for s epochs with µ frozen, with
+A client ("Local Clients Update", lines 9 to 18) loads the shared representation Θ into its µ and
+trains µ for t epochs with its head ν frozen, then ν for s epochs with µ frozen, with
     L = L_CE + λ·L_LP + (1 − λ)·L_GP                                  (GLDP, eq. 12)
 It sends µ and the prototypes of its present classes. Its head and its local prototypes never leave
 the node. Of earlier stages, only the prototypes are stored.
+
+At the server ("Central Server", lines 3 to 8) the representation Θ is the plain mean of the
+selected clients' µ (GLDP, eq. 5), through Flower's FedAvg. The global prototype of a class is a
+moving average of the mean over the clients that have the class now (GLDP, eq. 11).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
+from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.section import Count, Section, ShareOrEither, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.maths.class_prototypes import (
     class_means,
     moving_average,
     nearest_prototype,
 )
-from fedproto_app.settings import Training
+from fedproto_app.settings import Settings, Training
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
 from fedproto_app.strategies.common.prototypes import (
     PROTOTYPES,
     class_prototypes,
     received_prototypes,
 )
-from fedproto_app.strategies.gldp import GldpSettings
+from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_app.tasks.labelled import LabelledBatch
+
+
+class GldpSettings(Section):
+    """``[gldp]``."""
+
+    encoder_epochs: Count = setting(10, "epochs on µ with ν frozen (t), instead of `local-epochs`")
+    head_epochs: Count = setting(20, "then epochs on ν with µ frozen (s)")
+    balance: ShareOrEither = setting(0.5, "λ. 1 uses only local prototypes, 0 only global ones")
+    memory: ShareOrEither = setting(
+        0.5, "share of the old prototypes in the moving averages of clients and server (β)"
+    )
+    relations: bool = setting(True, "false: ablation without both prototype losses")
+    local_relation: Literal["embedding", "prediction"] = setting(
+        "embedding", "GLDP, eq. 7 or GLDP, eq. 8"
+    )
+    prototype_encoder: Literal["own", "shared"] = setting(
+        "own",
+        "prototypes come from the client's encoder after training (GLDP, eq. 6), or from the "
+        "shared one as received",
+    )
+    inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
+        "local-prototypes", "what the main accuracies use. All three are reported"
+    )
 
 
 class PrototypeMemory(NamedTuple):
@@ -233,3 +264,22 @@ def _mean(values: Tensor, mask: Tensor) -> Tensor:
     """Return the mean over the classes in the mask, 0 without any: [K, C] → [K]."""
     masked = torch.where(mask, values, 0.0)
     return masked.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+
+
+class GlobalLocalPrototypeStrategy(ClassPrototypes, FedAvgStrategy):
+    """FedAvg of the encoders, and the global prototypes C̃ [C, D]."""
+
+    section: GldpSettings
+
+    def __init__(self, settings: Settings, section: Section, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
+        self.memory = self.section.memory
+
+
+METHOD = Method(
+    name="gldp",
+    strategy=GlobalLocalPrototypeStrategy,
+    learner=GlobalLocalPrototypeLearner,
+    settings=GldpSettings,
+    tasks=("classification",),
+)

@@ -14,7 +14,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.models.model import HEAD, LinearHeadModel
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner
-from fedproto_app.strategies.knn_per import (
+from fedproto_compared.knn_per import (
     Memory,
     Remembering,
     kernel_weights,

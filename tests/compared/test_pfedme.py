@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedproto_app.core.round import Round
-from fedproto_app.strategies.pfedme import PFedMeLearner, PFedMeSettings
+from fedproto_compared.pfedme import PFedMeLearner, PFedMeSettings
 from tests.helpers.quadratic import NAME, after_a_round, learner_of
 from tests.strategies.server_half import server_of
 

@@ -10,7 +10,7 @@ import torch
 
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, train_cohort
-from fedproto_app.strategies.fedala import have_settled, mixed, stepped
+from fedproto_compared.fedala import have_settled, mixed, stepped
 from tests.helpers.tiny_cohort import global_model, tiny_cohort, tiny_learner
 from tests.helpers.tiny_images import image_cohort, image_learner
 
@@ -111,7 +111,7 @@ def test_an_epoch_takes_its_share_of_the_batches(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedproto_app.strategies.fedala.MOST_EPOCHS", 13)
+    monkeypatch.setattr("fedproto_compared.fedala.MOST_EPOCHS", 13)
     learner, cohort = after_first_round(**{"fedala.threshold": 1e-30, "fedala.rate": 0.01})
     receive(cohort, other_model(learner), 2)
     learner.begin(cohort)

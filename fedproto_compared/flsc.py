@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.method import RunSettings
-from fedproto_app.strategies import ifca
 from fedproto_app.strategies.fed_react import FedReactSettings
+from fedproto_compared import ifca
 
 
 class FlscSettings(FedReactSettings):

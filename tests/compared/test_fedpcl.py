@@ -25,7 +25,8 @@ from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import AnyLearner
 from fedproto_app.strategies.common.prototypes import PROTOTYPES as CLASS_PROTOTYPES
 from fedproto_app.strategies.common.prototypes import class_prototypes
-from fedproto_app.strategies.fedpcl import (
+from fedproto_app.tasks.table import small_run
+from fedproto_compared.fedpcl import (
     GLOBAL_PROTOTYPES,
     PROTOTYPES,
     FedPclSettings,
@@ -33,7 +34,6 @@ from fedproto_app.strategies.fedpcl import (
     class_likeness,
     prototype_contrast,
 )
-from fedproto_app.tasks.table import small_run
 from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_cohort, tiny_learner, train
 from tests.helpers.tiny_images import CLASSES, image_cohort, image_learner
 from tests.helpers.tiny_images import WIDTH as IMAGE_WIDTH

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedproto_app.core.messages import Guidance
-from fedproto_app.strategies.per_fedavg import PerFedAvgLearner, PerFedAvgSettings, pairs_of
 from fedproto_app.strategies.solo import SoloLearner
+from fedproto_compared.per_fedavg import PerFedAvgLearner, PerFedAvgSettings, pairs_of
 from tests.helpers.quadratic import NAME, after_a_round, learner_of
 from tests.helpers.tiny_cohort import tiny_batches, tiny_cohort, tiny_learner, train
 

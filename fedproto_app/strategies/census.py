@@ -1,5 +1,4 @@
-"""Census (ours), client half: a jointly trained encoder, a Gaussian for each class on its features,
-and each client's class frequencies.
+"""Census (ours): learned and fixed features of images, and a classifier of class sums.
 
 The encoder and its head are trained as in FedAvg, with logit-adjusted cross-entropy (Menon et al.,
 "Long-tail learning via logit adjustment", ICLR 2021). With logits s_c and the client's class
@@ -10,28 +9,33 @@ so the frequency of a class alone teaches the encoder nothing.
 Before it trains, a client computes the sums of `maths/class_gaussian.py` over the features of the
 received encoder, which is the same for all clients, and over fixed random features. The client's
 classifier ("answer") is fitted to its own sums and the totals (`class_fit.py`), as in the closed
-form, and belongs to the received encoder. Sums of earlier stages come from the encoders of those
-stages.
+form, and belongs to the received encoder. So clients are evaluated with that encoder, not with the
+newly averaged one. Sums of earlier stages come from the encoders of those stages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedproto_app.core.messages import Guidance
+from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
+from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.section import NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import UNKNOWN_CLASS, ClassSums, class_sums, log_prior
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.census import CensusSettings
+from fedproto_app.strategies.analytic import Prior
 from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     ClassFit,
@@ -44,9 +48,31 @@ from fedproto_app.strategies.common.class_fit import (
     total_in,
     unpacked,
 )
+from fedproto_app.strategies.common.client_sums import SumsOfClasses
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
+from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches, image_classifier
 from fedproto_app.tasks.labelled import LabelledBatch
+from fedproto_app.trust.outliers import FEWEST
+
+# Beside learned ones: a node has the sums of a whole cohort in memory, twice, and in its state.
+MOST_BESIDE_LEARNED = 200
+
+
+class CensusSettings(Section):
+    """``[census]``: our own method for images (docs: closed-forms.md)."""
+
+    logit_adjustment: NonNegative = setting(
+        1.0, "weight of the client's class frequencies in the loss (τ). 0 is plain cross-entropy"
+    )
+    features: Annotated[int, Field(ge=0, le=MOST_BESIDE_LEARNED)] = setting(
+        100,
+        "random filters beside the learned features (0: none)",
+        f"0 … {MOST_BESIDE_LEARNED}",
+    )
+    penalty: Positive = setting(1.0, "as `analytic.penalty`")
+    prior: Prior = setting("own", "as `analytic.prior`")
 
 
 class LearnedAndFixed(Model):
@@ -251,3 +277,67 @@ def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedA
     filters = settings.method_table(CensusSettings).features
     fixed = fixed_patches(settings, shape, filters) if filters else None
     return LearnedAndFixed(image_classifier(settings.model, shape), fixed)
+
+
+class SumsOfLearnedFeatures(SumsOfClasses):
+    """Sums of features that change from round to round."""
+
+    def __init__(self, settings: Settings, federation: Federation, received: Received) -> None:
+        super().__init__(settings, federation, received)
+        # If stages repeat, sums start again with each cycle.
+        self.grow = settings.classification.stage_schedule != "cyclic"
+
+    def comparable(self, reported: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
+        """Return the sizes of the round; if these are few, the latest sizes of all clients."""
+        return reported if len(reported) >= FEWEST else super().comparable(reported)
+
+
+class CensusStrategy(FedAvgStrategy):
+    """The mean of the models; for an evaluation, clients also get the sums over all clients."""
+
+    section: CensusSettings
+    judges_trained = False
+
+    def __init__(self, settings: Settings, section: CensusSettings, federation: Federation) -> None:
+        super().__init__(settings, section, federation)
+        self._sums = SumsOfLearnedFeatures(settings, federation, self.received)
+        self.saved = [self._sums]
+        self._sent_out: Arrays = {}
+
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        """Ask for sums if the round is evaluated."""
+        return Guidance(options={SENDS_SUMS: float(round_.evaluated)})
+
+    def begin(self, round_: Round) -> None:
+        self._sent_out = self.model
+
+    def update(self, received: Received, round_: Round) -> None:
+        self._sums.take_in(received, round_)
+
+    def conclude(self, round_: Round) -> None:
+        self.model = self._sent_out
+
+    def guide_evaluation(
+        self, received: Received, clients: Sequence[ClientKey], round_: Round
+    ) -> Guidance:
+        return Guidance(self._sums.totals())
+
+    def fault(self, reply: ClientReply, round_: Round) -> str | None:
+        if COUNTS not in reply.arrays:  # a round that is not evaluated
+            return None
+        return self._sums.fault(reply.arrays, reply.key, reply.samples)
+
+    def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
+        sums = {reply.key: reply.arrays for reply in replies if COUNTS in reply.arrays}
+        return self._sums.outliers(sums) if sums else {}
+
+
+METHOD = Method(
+    name="census",
+    strategy=CensusStrategy,
+    learner=CensusLearner,
+    settings=CensusSettings,
+    tasks=("classification",),
+    model=f"{__name__}:learned_and_random_patches",
+    small={"census.features": 2},
+)
