@@ -1,6 +1,6 @@
 """A site's gate: ``flwr-clientapp`` under the site's rules.
 
-    python -m fedproto_app.ops.gate.client_gate --runtime-api-address … 3<TOKEN
+    python -P -m fedproto_app.ops.gate.start client_gate --runtime-api-address … 3<TOKEN
 
 The program is Flower's: it fetches the order, sends the reply and reports that it is alive. Two of
 its steps are replaced. The app that comes with the run is not unpacked. The ClientApp is replaced
@@ -43,7 +43,7 @@ from fedproto_app.core.wire import (
 from fedproto_app.engine.flower_parts import from_bytes, to_bytes
 from fedproto_app.node.policy import require_named_code
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.ops.gate import confinement, replace_steps, take_token
+from fedproto_app.ops.gate import confinement, replace_steps
 from fedproto_app.ops.gate.audit import AuditLog
 from fedproto_app.ops.gate.confinement import Apart, Ended, frame, parts_of
 
@@ -270,18 +270,14 @@ def work(job: bytes) -> bytes:
     return to_bytes(reply)
 
 
-def main() -> None:
-    """Run Flower's program with the gate in it."""
+def main(finish_start: Callable[[], None]) -> None:
+    """Run Flower's program with the gate in it. finish_start: adds the token to its arguments."""
     gate = Gate(Apart(work, confinement.run_as()))
     # After the fork: the separate process must not have the token in its memory.
-    take_token()
+    finish_start()
     replace_steps(
         "flwr.supernode.runtime.run_clientapp",
         install_from_fab=gate.receive,
         get_load_client_app_fn=gate.loader,
     )
     flwr_clientapp()
-
-
-if __name__ == "__main__":
-    main()
