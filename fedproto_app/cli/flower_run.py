@@ -44,7 +44,7 @@ _SEARCH = 600.0  # seconds of retries while a SuperLink does not answer
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between retries
 _HEALTH = ("loss", "asked", "answered", "refused", "late", "seconds")
 _WARNINGS = (
-    *("joined", "left", "back", "rests", "missing", "refused", "note"),
+    *("joined", "left", "back", "rests", "missing", "slow", "refused", "note"),
     *("order-lost", "resumed", "checkpoint-refused", "no-lock"),
 )
 
