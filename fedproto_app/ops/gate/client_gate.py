@@ -49,6 +49,7 @@ from fedproto_app.ops.gate.confinement import Apart, Ended, frame, parts_of
 
 DRAIN = "drain"  # a file beside the audit log: docker/bin/drain
 GRACE = 60.0  # seconds beyond the site's limit, for starting the process and an orderly end
+REFUSED_A_MINUTE = 10  # refused orders that are logged
 INSTALLED, BROUGHT = "installed", "brought"
 _LOGGED_SETTINGS = ("task", "method", "local-epochs", "rounds", "seed")  # in the audit log
 
@@ -91,7 +92,6 @@ class Gate:
         log = AuditLog(None)
         order_fields: dict[str, object] = {}
         fault = ("", "")  # its kind and its reason
-        too_many = False  # orders in the last hour
         try:
             site = read_site(context.node_config)
             log = AuditLog(Path(site.audit) if site.audit else None)
@@ -119,10 +119,12 @@ class Gate:
                 )
                 raise
         kind, why = fault
-        if too_many and log.count_since(["refused"], 60):
+        if kind == "refused" and log.count_since([kind], 60) >= REFUSED_A_MINUTE:
             return reply  # a flood of orders must not push older lines out of the log
         if kind:
             log.write(kind, **order_fields, reason=why)
+        if kind == "refused":
+            return reply  # it says no more than the line
         if leftover:
             log.write("left-behind", **order_fields, processes=leftover)
             tell("left-behind", WARNING, processes=leftover, round=message.metadata.group_id)
