@@ -63,6 +63,7 @@ def follow_run(
     continues if following it is interrupted.
     """
     superlink_name = superlink.name
+    superlink.await_answer(lambda text: console.print(text, soft_wrap=True, markup=False))
     for warning in warnings([servers_certificate(superlink_name)]):
         typer.echo(f"warning: {warning}", err=True)
     stop.says = lambda: f"stopped; see if the run was submitted: flwr list {superlink_name}"

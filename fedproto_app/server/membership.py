@@ -270,17 +270,18 @@ class Membership:
             arrived = len(self.roster.members) + len(useless)
             missing = sorted(self._expected - set(self.roster.members))
             late = time.monotonic() > start + deadline
-            if late and arrived < required <= arrived + len(self._queries):
-                if deadline == nodes.start_deadline:
-                    tell("slow", WARNING, nodes=self._silent(), seconds=deadline)
-                    deadline *= SLOW_HOSTS
-                    continue
+            enough_at_work = arrived < required <= arrived + len(self._queries)
+            if late and enough_at_work and deadline == nodes.start_deadline:
+                tell("slow", WARNING, nodes=self._silent(), seconds=deadline)
+                deadline *= SLOW_HOSTS
+                continue
             if arrived >= required and (late or not missing) and (late or len(self._leading()) < 2):
                 break
             if late:
                 raise FederationError(
                     f"{arrived} of {required} nodes came within nodes.start-deadline = "
-                    f"{nodes.start_deadline:g} s{self._reasons_text()}; {self._where_to_look(deadline)}"
+                    f"{nodes.start_deadline:g} s{self._reasons_text()}; "
+                    f"{self._where_to_look(deadline)}"
                 )
             pause_on(grid, LOOK_EVERY)
         for label in missing:
