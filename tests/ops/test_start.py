@@ -72,7 +72,7 @@ def runtime(request: pytest.FixtureRequest) -> Iterator[Runtime]:
 
 
 def gate_of(
-    runtime: Runtime, then: str, life: float = 30.0, **environment: str
+    runtime: Runtime, then: str, environment: dict[str, str], life: float = 30.0
 ) -> subprocess.Popen[str]:
     """Start a gate that does nothing but its first step."""
     read, write = os.pipe()
@@ -114,7 +114,7 @@ def test_a_gate_waits_for_its_turn_while_its_token_is_kept(
     turns = tmp_path / "turns"
     with turns.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        gate = gate_of(runtime, FINISH, **{TURNS: str(turns)})
+        gate = gate_of(runtime, FINISH, {TURNS: str(turns)})
         assert runtime.called.wait(timeout=60)
         assert gate.stdout is not None
         assert not select.select([gate.stdout], [], [], 0)[0]
@@ -130,7 +130,7 @@ def test_a_lost_attempt_ends_and_says_so_if_the_host_is_slow(
     runtime: Runtime, life: float, tmp_path: Path
 ) -> None:
     audit = tmp_path / "audit.jsonl"
-    gate = gate_of(runtime, "signal.pause()", life, FEDPROTO_AUDIT=str(audit))
+    gate = gate_of(runtime, "signal.pause()", {"FEDPROTO_AUDIT": str(audit)}, life)
     _, errors = gate.communicate(timeout=60)
     assert gate.returncode == -signal.SIGKILL
     if life:  # Flower has ended the task in time, because the run was stopped
