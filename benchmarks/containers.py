@@ -1,6 +1,6 @@
 """The federation in containers, for real: built, started, trained, restarted and cut off.
 
-    python -m benchmarks.containers [--short] [--page] [--base-image IMAGE]
+    python -m benchmarks.containers [--short] [--page] [--base-image IMAGE] [--site-cpus 0.25]
 
 Builds the image and starts docker-compose.yml, the server and three sites on networks of their own
 with TLS, registered keys and process isolation, in a project of its own. Prints a row for each
@@ -9,7 +9,9 @@ Exit code 0 if all hold. If no Docker engine answers, or the base image is not a
 and ends with 0.
 
 --short leaves out the faults: a node restarted, killed, cut off from the network for a minute, and
-the full disk of a site. --page writes the rows to docs/reliability.md.
+the full disk of a site. --page writes the rows to docs/reliability.md. --site-cpus gives each of a
+site's two containers such a share of a core, and trains only: a federation must train on slow
+machines, and no node may have more than two gates at a time.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ SHORT_ROUNDS, FAULT_ROUNDS, CUT_ROUNDS = 3, 8, 11
 STATE_DISK = 256  # MB, of the site whose disk is filled
 PAGE, SECTION, MAKER = REPOSITORY / "docs" / "reliability.md", "containers", "benchmarks.containers"
 CUT_OFF = 60.0  # seconds
+MOST_GATES = 2  # of a node at one time
 COMMAND_DEADLINE = 600.0  # of one command of the engine, however busy the machine
 UP_DEADLINE, BUILD_DEADLINE, RUN_DEADLINE = 480.0, 1200.0, 900.0
 # A deadline of so many times a round's usual seconds: short, so that rounds end while a node is cut
@@ -77,13 +80,20 @@ class Composed:
     The state of the last site lies on a small disk, which a trial fills.
     """
 
-    def __init__(self, folder: Path, image: str, command: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, image: str, command: Sequence[str], site_cpus: float = 0.0
+    ) -> None:
         self.folder, self.image = folder, image
         self.project = f"fedproto-try-{os.getpid()}"
         disk = {"type": "tmpfs", "device": "tmpfs", "o": f"size={STATE_DISK}m,uid=10001,gid=10001"}
-        small = {"volumes": {SITES[2]: {"driver": "local", "driver_opts": disk}}}
-        (folder / "disk.json").write_text(json.dumps(small), encoding="utf-8")  # JSON is YAML
-        files = ["-f", str(REPOSITORY / "docker-compose.yml"), "-f", str(folder / "disk.json")]
+        changes: dict[str, Any] = {
+            "volumes": {SITES[2]: {"driver": "local", "driver_opts": disk}},
+            "services": {
+                name: {"cpus": site_cpus} for site in SITES for name in (site, f"{site}-clientapp")
+            },
+        }
+        (folder / "changes.json").write_text(json.dumps(changes), encoding="utf-8")  # is YAML
+        files = ["-f", str(REPOSITORY / "docker-compose.yml"), "-f", str(folder / "changes.json")]
         self._command = [*command, *files]
         self._environment = {
             **os.environ,
@@ -138,6 +148,33 @@ class Composed:
         ask += "{{.State.Status}}:{{.State.ExitCode}}{{end}}"
         lines = _docker("inspect", "--format", ask, *ids).splitlines()
         return dict(line.lstrip("/").split() for line in lines)
+
+    def most_gates(self, process: subprocess.Popen[str]) -> int:
+        """Return the most gates that a node had at one time while this process ran."""
+        nodes = [self("ps", "-q", f"{site}-clientapp").strip() for site in SITES]
+        most = 0
+        while process.poll() is None:
+            most = max(most, *map(_gates, nodes))
+            time.sleep(2)
+        return most
+
+
+def _gates(container: str) -> int:
+    """Count the gates of a container, each of which has forks with its command line."""
+    parents = {}
+    for line in _docker("top", container, "-eo", "pid,ppid,args").splitlines():
+        pid, parent, arguments = line.split(maxsplit=2)
+        if "ops.gate.start client_gate" in arguments:
+            parents[pid] = parent
+    return sum(parent not in parents for parent in parents.values())
+
+
+def check_slow_sites(composed: Composed) -> Iterator[Check]:
+    """Train where each site's containers have a share of a core."""
+    yield _timed("keys and three sites made, in the image", lambda: _prepare(composed))
+    yield _timed("docker-compose up: all healthy, keys registered", lambda: _up(composed))
+    name = f"FUELS trains {SHORT_ROUNDS} rounds to the end; at most {MOST_GATES} gates a node"
+    yield _timed(name, lambda: _train(composed, count_gates=True))
 
 
 def check_all(composed: Composed, *, short: bool) -> Iterator[Check]:
@@ -196,8 +233,9 @@ def _register_again(composed: Composed) -> tuple[bool, str]:
     return sorted(lines) == sorted(f"{site}: is registered" for site in SITES), "; ".join(lines)
 
 
-def _train(composed: Composed) -> tuple[bool, str]:
+def _train(composed: Composed, *, count_gates: bool = False) -> tuple[bool, str]:
     process = composed.submit("short", SHORT_ROUNDS, 300.0)
+    gates = composed.most_gates(process) if count_gates else 0
     output, ended = _end_of(process)
     summary = composed.summary("short")
     if not (ended and summary):
@@ -206,7 +244,10 @@ def _train(composed: Composed) -> tuple[bool, str]:
     seconds = [line["seconds"]["total"] for line in lines]
     complete = [line["clients"] for line in lines] == [CLIENTS] * SHORT_ROUNDS
     shown = ", ".join(f"{duration:.1f}" for duration in seconds)
-    return complete, f"{summary['clients']} clients, mse {summary['mse']:.4f}; rounds of {shown} s"
+    detail = f"{summary['clients']} clients, mse {summary['mse']:.4f}; rounds of {shown} s"
+    if count_gates:
+        detail += f"; {gates} gates at most"
+    return complete and gates <= MOST_GATES, detail
 
 
 def _restart(composed: Composed) -> tuple[bool, str]:
@@ -390,6 +431,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--short", action="store_true", help="no faults")
     parser.add_argument("--page", action="store_true", help="write the rows to the page")
+    parser.add_argument("--site-cpus", type=float, metavar="CORES", help="of a site's containers")
     parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE", "python:3.11-slim"))
     parser.add_argument("--image", default="fedproto-app", help="the name of what is built")
     arguments = parser.parse_args()
@@ -403,9 +445,13 @@ def main() -> None:
     _tell(checks[0])
     if checks[0].holds:
         with tempfile.TemporaryDirectory(prefix="fedproto-") as folder:
-            composed = Composed(Path(folder), arguments.image, command)
+            slow = arguments.site_cpus
+            composed = Composed(Path(folder), arguments.image, command, slow or 0.0)
+            trials = (
+                check_slow_sites(composed) if slow else check_all(composed, short=arguments.short)
+            )
             with cleaned_up(composed):
-                for check in check_all(composed, short=arguments.short):
+                for check in trials:
                     checks.append(check)
                     _tell(check)
                     if not check.holds:
@@ -413,7 +459,7 @@ def main() -> None:
                         break
     print(machine_line())
     good = all(check.holds for check in checks)
-    if arguments.page and good:
+    if arguments.page and good and not arguments.site_cpus:
         write_section(PAGE, SECTION, MAKER, table(checks))
     sys.exit(not good)
 

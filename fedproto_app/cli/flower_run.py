@@ -44,7 +44,7 @@ _SEARCH = 600.0  # seconds of retries while a SuperLink does not answer
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between retries
 _HEALTH = ("loss", "asked", "answered", "refused", "late", "seconds")
 _WARNINGS = (
-    *("joined", "left", "back", "rests", "missing", "refused", "note"),
+    *("joined", "left", "back", "rests", "missing", "slow", "refused", "note"),
     *("order-lost", "resumed", "checkpoint-refused", "no-lock"),
 )
 
@@ -63,6 +63,7 @@ def follow_run(
     continues if following it is interrupted.
     """
     superlink_name = superlink.name
+    superlink.await_answer(lambda text: console.print(text, soft_wrap=True, markup=False))
     for warning in warnings([servers_certificate(superlink_name)]):
         typer.echo(f"warning: {warning}", err=True)
     stop.says = lambda: f"stopped; see if the run was submitted: flwr list {superlink_name}"

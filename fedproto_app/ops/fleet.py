@@ -27,6 +27,7 @@ import sys
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from importlib.metadata import version
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -67,6 +68,8 @@ _LONGEST_WAIT = 60_000  # milliseconds for the database
 _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
 _CALL_DEADLINE = 300.0  # seconds for a request and its answer, however slow the node
 _HEAD_DEADLINE = 20  # seconds to a request's path and headers; nodes close idle connections after 5
+_BEHIND, _AHEAD = 305.0, 5.0  # seconds by which Flower lets the time of a node's signature differ
+_TIME_HEADER = "flwr-timestamp"
 # They pass, and Flower's `flwr-…`. Others do not: a SuperLink would believe X-Forwarded-For.
 _REQUEST_HEADERS = {b"accept", b"accept-encoding", b"content-length", b"content-type"}
 _HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
@@ -204,6 +207,7 @@ def _serve_with_grpc(flags: Sequence[str], quota: FleetQuota) -> None:
         )
     module: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     module.FleetServicer = limited_servicer(module.FleetServicer, quota)
+    module.NodeAuthServerInterceptor = telling_of_clocks(module.NodeAuthServerInterceptor)
     module.GRPC_MAX_MESSAGE_LENGTH = LARGEST_BODY
     become_superlink(flags)
 
@@ -252,6 +256,47 @@ def limited_servicer(servicer: type, quota: FleetQuota) -> type:
     return LimitedServicer
 
 
+def telling_of_clocks(interceptor: type) -> type:
+    """Return Flower's class that checks the signatures of nodes over gRPC.
+
+    A node whose clock is wrong is refused with both times, which its SuperNode shows.
+    """
+    from grpc import (
+        HandlerCallDetails,
+        RpcMethodHandler,
+        StatusCode,
+        unary_unary_rpc_method_handler,
+    )
+
+    class TellingInterceptor(interceptor):  # type: ignore[misc]
+        def intercept_service(
+            self,
+            continuation: Callable[[HandlerCallDetails], RpcMethodHandler],
+            handler_call_details: HandlerCallDetails,
+        ) -> RpcMethodHandler:
+            metadata = dict(handler_call_details.invocation_metadata)
+            if fault := clock_fault(metadata.get(_TIME_HEADER)):
+                return unary_unary_rpc_method_handler(
+                    lambda _, context: context.abort(StatusCode.UNAUTHENTICATED, fault)
+                )
+            return super().intercept_service(continuation, handler_call_details)
+
+    return TellingInterceptor
+
+
+def clock_fault(signed: str | None) -> str:
+    """Return what is wrong with the clock of a node that signed at this ISO time, or ""."""
+    with suppress(ValueError, TypeError):  # Flower refuses a call without a time
+        node, here = datetime.fromisoformat(signed or ""), datetime.now(UTC)
+        if not -_AHEAD < (here - node).total_seconds() < _BEHIND:
+            return (
+                f"this node's clock says {node:%Y-%m-%d %H:%M:%S}, the server's "
+                f"{here:%Y-%m-%d %H:%M:%S} UTC. A node may be {_BEHIND:g} s behind or {_AHEAD:g} s "
+                "ahead"
+            )
+    return ""
+
+
 def _serves_nodes_with_grpc() -> bool:
     return tuple(map(int, version("flwr").split(".")[:2])) < (1, 40)
 
@@ -273,14 +318,15 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
 
     A call with another path gets the status 404, one that is not a POST 405, a body without length
     411, one that is longer than `LARGEST_BODY` or exceeds the quota of its node 413, a part of a
-    reply that is not signed 401. Nodes repeat a call that gets a 503: the
-    SuperLink does not answer, too much is on the way to it, or the node was too slow.
+    reply that is not signed, or a call of a node whose clock is wrong, 401. Nodes repeat a call
+    that gets a 503: the SuperLink does not answer, too much is on the way to it, or the node was
+    too slow.
     """
     import httpx
     from flwr.proto.fleet_pb2 import PushMessagesRequest
     from starlette.applications import Starlette
     from starlette.requests import ClientDisconnect
-    from starlette.responses import PlainTextResponse, StreamingResponse
+    from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
     from starlette.routing import Route
     from starlette.types import Receive, Scope, Send
 
@@ -315,6 +361,8 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
             return PlainTextResponse(f"A request may have {LARGEST_BODY} bytes.", 413)
         if on_the_way + length > LARGEST_SUM:
             return PlainTextResponse("Too many requests are on the way.", 503)
+        if fault := clock_fault(request.headers.get(_TIME_HEADER)):
+            return JSONResponse({"code": 401, "detail": fault}, 401)
         headers = [
             header
             for header in request.headers.raw

@@ -13,7 +13,6 @@ import socket
 import ssl
 import stat
 import subprocess
-import tomllib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.whole_file import flush
+from fedproto_app.ops.superlink import address_of, connection_entry
 from fedproto_app.settings import PLAIN_NAME
 
 # Flower's processes on the server's machine connect to it by these names.
@@ -43,7 +43,7 @@ ALWAYS_NAMED = ("localhost", "127.0.0.1")
 CA_YEARS, SERVER_YEARS = 10, 2
 
 _YEAR = timedelta(days=365)
-_CLOCKS_APART = timedelta(days=1)  # a machine whose clock is late must not refuse a new certificate
+_CLOCKS_APART = timedelta(days=7)  # a late clock must not hide behind "certificate not yet valid"
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LONGEST_NODE_NAME = 120
 _USES = (
@@ -360,14 +360,13 @@ def servers_certificate(connection: str) -> CertificateEnd | None:
     connection: a name in Flower's $FLWR_HOME/config.toml.
     """
     with suppress(OSError, ValueError, KeyError, TypeError):
-        home = Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser()
-        entry = tomllib.loads((home / "config.toml").read_text())["superlink"][connection]
-        host, _, port = str(entry["address"]).rpartition(":")
+        entry = connection_entry(connection)
+        host, port = address_of(entry)
         context = ssl.create_default_context(cafile=entry["root-certificates"])
         context.check_hostname = False  # Flower checks it, here it is read
         context.verify_mode = ssl.CERT_NONE
         with (
-            socket.create_connection((host, int(port)), _SECONDS) as plain,
+            socket.create_connection((host, port), _SECONDS) as plain,
             context.wrap_socket(plain) as secure,
         ):
             shown = secure.getpeercert(binary_form=True)

@@ -16,8 +16,9 @@ import socket
 import subprocess
 import sysconfig
 import time
+import tomllib
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from fedproto_app.settings.tables import pyproject_tables
 
 _NAME = "own"  # of the connection in FLWR_HOME/config.toml
 _START_DEADLINE = 60.0  # seconds until the SuperLink must answer
+_REACHED_WITHIN = 180.0  # seconds until a named SuperLink, which may be starting, must listen
 _ANSWER_DEADLINE = 120.0  # seconds for one call of flwr
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 _LONGEST_RAY_FOLDER = 40  # Ray's socket names add some 62 characters; the system allows 103
@@ -153,6 +155,30 @@ class NamedSuperLink(Connection):
         super().__init__(name, folder, Path(sysconfig.get_path("scripts")), environment)
         self.name = name
 
+    def await_answer(self, tell: Callable[[str], None]) -> None:
+        """Wait until somebody listens at the SuperLink's address, which may be starting.
+
+        tell: called once if there is something to wait for. Returns after `_REACHED_WITHIN` anyway,
+        and at once behind a proxy or without an address, because Flower's own error is better then.
+        """
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            host, port = address_of(connection_entry(self.name))
+            if urllib.request.getproxies().get("https") and not urllib.request.proxy_bypass(host):
+                return
+            deadline, told = time.monotonic() + _REACHED_WITHIN, False
+            while time.monotonic() < deadline:
+                try:
+                    socket.create_connection((host, port), timeout=5).close()
+                    return
+                except OSError as error:
+                    if not told:
+                        tell(
+                            f"waiting up to {_REACHED_WITHIN:.0f} s for {host}:{port}, the "
+                            f"SuperLink {self.name!r}: {error.strerror or error}"
+                        )
+                    told = True
+                time.sleep(1)
+
     @property
     def log(self) -> Path:
         """The file that the run's log is written to while it is followed."""
@@ -261,6 +287,19 @@ class SuperLink(Connection):
         if not Path("/proc/self/environ").exists():
             return {self._process.pid} if self._process.poll() is None else set()
         return set(marked_processes(self._home))
+
+
+def connection_entry(name: str) -> dict[str, Any]:
+    """Return the entry of a connection in $FLWR_HOME/config.toml; raises OSError or KeyError."""
+    home = Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser()
+    entry: dict[str, Any] = tomllib.loads((home / "config.toml").read_text())["superlink"][name]
+    return entry
+
+
+def address_of(entry: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the host and the port of a connection."""
+    host, _, port = str(entry["address"]).rpartition(":")
+    return host, int(port)
 
 
 def free_port() -> int:

@@ -32,6 +32,7 @@ from fedproto_app.tasks.table import task_class
 ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been fixed
 MOST_NOTES = 1000  # of one node that are logged
 LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
+SLOW_HOSTS = 3.0  # start deadlines, where connected nodes that have not answered would be enough
 
 
 @dataclass
@@ -257,23 +258,30 @@ class Membership:
 
         Simulated nodes report how many nodes there are, so the first round starts with all of them.
         A resumed run waits for all nodes that it had. At the deadline it continues without missing
-        nodes.
+        nodes. If connected nodes that have not answered yet would be enough, because their hosts
+        are slow, it waits for `SLOW_HOSTS` deadlines.
         """
         nodes = self._settings.nodes
-        deadline = time.monotonic() + nodes.start_deadline
+        start, deadline = time.monotonic(), nodes.start_deadline
         while True:
             self.refresh(grid)
             required = max(nodes.minimum, self.roster.partitions())
             useless = [node for node in self._turned_away.values() if not node.for_now]
             arrived = len(self.roster.members) + len(useless)
             missing = sorted(self._expected - set(self.roster.members))
-            late = time.monotonic() > deadline
+            late = time.monotonic() > start + deadline
+            enough_at_work = arrived < required <= arrived + len(self._queries)
+            if late and enough_at_work and deadline == nodes.start_deadline:
+                tell("slow", WARNING, nodes=self._silent(), seconds=deadline)
+                deadline *= SLOW_HOSTS
+                continue
             if arrived >= required and (late or not missing) and (late or len(self._leading()) < 2):
                 break
             if late:
                 raise FederationError(
                     f"{arrived} of {required} nodes came within nodes.start-deadline = "
-                    f"{nodes.start_deadline:g} s{self._reasons_text()}; {self._where_to_look()}"
+                    f"{nodes.start_deadline:g} s{self._reasons_text()}; "
+                    f"{self._where_to_look(deadline)}"
                 )
             pause_on(grid, LOOK_EVERY)
         for label in missing:
@@ -489,12 +497,18 @@ class Membership:
                 f"nodes.maximum-clients = {nodes.maximum_clients}"
             )
 
-    def _where_to_look(self) -> str:
+    def _silent(self) -> str:
+        """Return the names of the connected nodes that have not answered, "" if all have."""
+        silent = sorted(self._queries)[:10]
+        return ", ".join(self._identity.given_name(node) or str(node) for node in silent)
+
+    def _where_to_look(self, seconds: float) -> str:
         """Return what to do about nodes that did not come, for an error message."""
-        silent = sorted(self._queries)
-        if silent:
-            names = ", ".join(self._identity.given_name(node) or str(node) for node in silent[:10])
-            return f"connected without an answer: {names}; see the log of their ClientApp"
+        if names := self._silent():
+            return (
+                f"connected without an answer within {seconds:g} s: {names}; their hosts are too "
+                "slow, or the log of their ClientApp shows why it fails"
+            )
         return (
             "fedproto nodes list shows which nodes are online, and the log of a missing site's "
             "SuperNode why it is not"

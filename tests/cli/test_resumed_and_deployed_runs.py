@@ -40,6 +40,9 @@ class FakeNamedSuperLink:
         self.apps.append((app / "pyproject.toml").read_text())
         return "77"
 
+    def await_answer(self, tell: object) -> None:
+        pass
+
     def follow(self, run_id: str, log: Path) -> FakeNamedSuperLink:
         self.followed += 1
         log.write_text("".join(f"INFO :      {line}\n" for line in self._logs[self.followed - 1]))

@@ -168,24 +168,21 @@ def test_orders_are_counted(tmp_path: Path) -> None:
 
 
 def test_refused_orders_count_and_flood_no_log(tmp_path: Path) -> None:
-    """Beyond the limit one refusal a minute is written, so that older lines stay in the log."""
-    table = "[limits]\norders-an-hour = 2\nmessage-mb = 1"
+    """Ten refusals a minute are written, so that older lines stay in the log."""
+    table = "[limits]\norders-an-hour = 11\nmessage-mb = 1"
     large = order(arrays=300_000)
-    replies = [carried_out(tmp_path, large, table, FakeApart())[0] for _ in range(2)]
-    replies += [carried_out(tmp_path, order(), table, FakeApart())[0] for _ in range(20)]
-    assert "limits.message-mb = 1" in reason(replies[1])
-    assert {reason(reply) for reply in replies[2:]} == {
-        "this site carries out limits.orders-an-hour = 2"
-    }
-    assert [line["event"] for line in audit_of(tmp_path)] == ["refused", "reply"] * 2
+    replies = [carried_out(tmp_path, large, table, FakeApart())[0] for _ in range(12)]
+    assert all("limits.message-mb = 1" in reason(reply) for reply in replies)
+    assert [line["event"] for line in audit_of(tmp_path)] == ["refused"] * 10
 
     file = tmp_path / "audit.jsonl"
     minutes_ago = (datetime.now(UTC) - timedelta(minutes=2)).isoformat(timespec="seconds")
     lines = [{**line, "time": minutes_ago} for line in audit_of(tmp_path)]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for _ in range(20):
-        carried_out(tmp_path, order(), table, FakeApart())
-    assert [line["event"] for line in audit_of(tmp_path)] == ["refused", "reply"] * 3
+    replies = [carried_out(tmp_path, order(), table)[0] for _ in range(2)]
+    assert [len(read_record(reply.content, ReplyFields).names) for reply in replies] == [2, 0]
+    assert reason(replies[1]) == "this site carries out limits.orders-an-hour = 11"
+    assert [line["event"] for line in audit_of(tmp_path)[10:]] == ["order", "reply", "refused"]
 
 
 def test_a_site_that_drains_begins_nothing(tmp_path: Path) -> None:

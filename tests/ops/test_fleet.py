@@ -9,12 +9,17 @@ import sqlite3
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
+import grpc
 import httpx
 import pytest
 import uvicorn
 from flwr.supercore import sql_mixin
+from flwr.supercore.error import FlowerError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -107,6 +112,40 @@ def test_what_no_node_sends_is_refused() -> None:
     for length in ({"content-length": "9" * 5000}, {"transfer-encoding": "chunked"}):
         both = {"content-length": "0", **length}
         assert ask("/v1/fleet/push-object", content=b"", headers=both).status_code == 411
+
+
+@pytest.mark.parametrize(
+    ("seconds", "accepted"),
+    [(-2 * 86_400, False), (-310, False), (-300, True), (0, True), (4, True), (6, False)],
+)
+def test_a_node_whose_clock_is_wrong_is_refused_with_both_times(
+    seconds: float, accepted: bool
+) -> None:
+    time = datetime.now(UTC) + timedelta(seconds=seconds)
+    headers = {"flwr-timestamp": time.isoformat()}
+    over_http = ask("/v1/fleet/activate-node", headers=headers)
+
+    class Flowers:
+        def intercept_service(self, continuation: object, details: object) -> str:
+            return "passed on"
+
+    interceptor = fleet.telling_of_clocks(Flowers)()
+    details = SimpleNamespace(invocation_metadata=list(headers.items()))
+    over_grpc = interceptor.intercept_service(None, details)
+    if accepted:
+        assert over_http.status_code == 200
+        assert over_grpc == "passed on"
+        return
+    assert over_http.status_code == 401
+    context = Mock()
+    over_grpc.unary_unary(None, context)
+    status, told = context.abort.call_args.args
+    assert status is grpc.StatusCode.UNAUTHENTICATED
+    error = FlowerError.from_json(over_http.text)  # as a SuperNode reads it
+    assert error is not None
+    for message in (told, error.message):
+        assert message.startswith(f"this node's clock says {time:%Y-%m-%d %H:%M:%S}, the server's ")
+        assert f"{datetime.now(UTC):%Y-%m-%d}" in message
 
 
 def test_a_superlink_that_does_not_answer_is_named_so_that_nodes_try_again() -> None:

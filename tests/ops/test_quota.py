@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,12 +71,11 @@ class Site:
         self.status, self.orders = 200, True
         self.quota = FleetQuota(limit)
         private, public = generate_key_pairs()
+        time = datetime.now(UTC).isoformat()
         self.headers = {
             "flwr-public-key": b64encode(public_key_to_bytes(public)).decode(),
-            "flwr-timestamp": "2026-11-25T12:00:00+00:00",
-            "flwr-signature": b64encode(
-                sign_message(private, b"2026-11-25T12:00:00+00:00")
-            ).decode(),
+            "flwr-timestamp": time,
+            "flwr-signature": b64encode(sign_message(private, time.encode())).decode(),
         }
 
     async def _answer(self, request: Request) -> Response:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import time
 import tomllib
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,15 @@ from flwr.common.config import flatten_dict, get_fab_config, get_fused_config_fr
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.methods import METHODS
 from fedproto_app.ops import superlink
-from fedproto_app.ops.superlink import ConnectionLost, RunStatus, SuperLink, tail, write_app
+from fedproto_app.ops.superlink import (
+    ConnectionLost,
+    NamedSuperLink,
+    RunStatus,
+    SuperLink,
+    free_port,
+    tail,
+    write_app,
+)
 from fedproto_app.settings import Settings, flat_settings, flower_config, settings_from
 
 SUPERLINK = """
@@ -266,3 +275,27 @@ def test_a_run_can_change_every_setting(app: Path) -> None:
     fused = get_fused_config_from_dir(app, config)
     assert settings_from(fused) == settings_from(settings)
     assert settings_from(flower_config(settings_from(fused))).seed == 3
+
+
+def test_a_run_waits_for_a_superlink_that_is_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    monkeypatch.setattr("fedproto_app.ops.superlink.time.sleep", lambda seconds: None)
+    port, told = free_port(), list[str]()
+    config = f'[superlink.lab]\naddress = "127.0.0.1:{port}"\n'
+    (tmp_path / "config.toml").write_text(config)
+    named = NamedSuperLink("lab", tmp_path)
+    with ExitStack() as listening:
+
+        def begin_to_listen(text: str) -> None:
+            told.append(text)
+            listening.enter_context(socket.create_server(("127.0.0.1", port)))
+
+        named.await_answer(begin_to_listen)
+        named.await_answer(begin_to_listen)  # now at once
+    assert told == [
+        f"waiting up to 180 s for 127.0.0.1:{port}, the SuperLink 'lab': Connection refused"
+    ]
+    NamedSuperLink("unknown", tmp_path).await_answer(told.append)  # Flower says what is wrong
+    assert len(told) == 1

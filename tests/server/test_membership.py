@@ -220,6 +220,24 @@ def test_why_a_run_cannot_begin_is_told(
         federation.members.await_nodes(grid)
 
 
+def test_a_slow_host_has_longer_for_its_first_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation, grid = federation_of(tmp_path, "north", registered={1000: "north"})
+    answers = grid.pull_messages
+    monkeypatch.setattr(
+        grid, "pull_messages", lambda ids: answers(ids) if "event=slow" in caplog.text else []
+    )
+    federation.members.await_nodes(grid)
+    assert "event=slow nodes=north seconds=0.3" in caplog.text
+    assert labels(federation) == {"north"}
+
+    federation, grid = federation_of(tmp_path, "north", registered={1000: "north"})
+    monkeypatch.setattr(grid, "pull_messages", lambda ids: [])
+    with pytest.raises(FederationError, match=r"within 0\.9 s: north; their hosts"):
+        federation.members.await_nodes(grid)
+
+
 def test_a_node_of_an_earlier_version_is_turned_away_with_both_versions(tmp_path: Path) -> None:
     federation, grid = federation_of(tmp_path, "north")
 

@@ -1,6 +1,6 @@
 """A site's gate: ``flwr-clientapp`` under the site's rules.
 
-    python -m fedproto_app.ops.gate.client_gate --runtime-api-address … 3<TOKEN
+    python -P -m fedproto_app.ops.gate.start client_gate --runtime-api-address … 3<TOKEN
 
 The program is Flower's: it fetches the order, sends the reply and reports that it is alive. Two of
 its steps are replaced. The app that comes with the run is not unpacked. The ClientApp is replaced
@@ -43,12 +43,13 @@ from fedproto_app.core.wire import (
 from fedproto_app.engine.flower_parts import from_bytes, to_bytes
 from fedproto_app.node.policy import require_named_code
 from fedproto_app.node.site import Site, read_site
-from fedproto_app.ops.gate import confinement, replace_steps, take_token
+from fedproto_app.ops.gate import confinement, replace_steps
 from fedproto_app.ops.gate.audit import AuditLog
 from fedproto_app.ops.gate.confinement import Apart, Ended, frame, parts_of
 
 DRAIN = "drain"  # a file beside the audit log: docker/bin/drain
 GRACE = 60.0  # seconds beyond the site's limit, for starting the process and an orderly end
+REFUSED_A_MINUTE = 10  # refused orders that are logged
 INSTALLED, BROUGHT = "installed", "brought"
 _LOGGED_SETTINGS = ("task", "method", "local-epochs", "rounds", "seed")  # in the audit log
 
@@ -91,7 +92,6 @@ class Gate:
         log = AuditLog(None)
         order_fields: dict[str, object] = {}
         fault = ("", "")  # its kind and its reason
-        too_many = False  # orders in the last hour
         try:
             site = read_site(context.node_config)
             log = AuditLog(Path(site.audit) if site.audit else None)
@@ -119,10 +119,12 @@ class Gate:
                 )
                 raise
         kind, why = fault
-        if too_many and log.count_since(["refused"], 60):
+        if kind == "refused" and log.count_since([kind], 60) >= REFUSED_A_MINUTE:
             return reply  # a flood of orders must not push older lines out of the log
         if kind:
             log.write(kind, **order_fields, reason=why)
+        if kind == "refused":
+            return reply  # it says no more than the line
         if leftover:
             log.write("left-behind", **order_fields, processes=leftover)
             tell("left-behind", WARNING, processes=leftover, round=message.metadata.group_id)
@@ -270,18 +272,14 @@ def work(job: bytes) -> bytes:
     return to_bytes(reply)
 
 
-def main() -> None:
-    """Run Flower's program with the gate in it."""
+def main(finish_start: Callable[[], None]) -> None:
+    """Run Flower's program with the gate in it. finish_start: adds the token to its arguments."""
     gate = Gate(Apart(work, confinement.run_as()))
     # After the fork: the separate process must not have the token in its memory.
-    take_token()
+    finish_start()
     replace_steps(
         "flwr.supernode.runtime.run_clientapp",
         install_from_fab=gate.receive,
         get_load_client_app_fn=gate.loader,
     )
     flwr_clientapp()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """The server's gate: ``flwr-serverapp`` under the rules of the server's operator.
 
-    python -m fedproto_app.ops.gate.server_gate --runtime-api-address … 3<TOKEN
+    python -P -m fedproto_app.ops.gate.start server_gate --runtime-api-address … 3<TOKEN
 
 It runs Flower's program as another user (FEDPROTO_RUN_AS), who can read neither the SuperExec's
 secret nor the audit log (FEDPROTO_AUDIT, a file), and kills processes that a run leaves behind.
@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,7 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.cli.flwr_serverapp import flwr_serverapp
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.ops.gate import confinement, replace_steps, take_token
+from fedproto_app.ops.gate import confinement, replace_steps
 from fedproto_app.ops.gate.audit import AuditLog
 
 AUDIT, DIGESTS = "FEDPROTO_AUDIT", "FEDPROTO_DIGESTS"
@@ -77,13 +77,16 @@ class Reporter:
         os.close(self._pipe)  # before untrusted code could write to it
 
 
-def main() -> None:
-    """Run Flower's program in a separate process, and kill the processes that it leaves behind."""
+def main(finish_start: Callable[[], None]) -> None:
+    """Run Flower's program in a separate process, and kill the processes that it leaves behind.
+
+    finish_start: adds the token to the program's arguments.
+    """
     start = time.monotonic()
     file = os.environ.get(AUDIT)
     log = AuditLog(Path(file) if file else None)
     confinement.adopt_orphans()
-    take_token()
+    finish_start()
     read, write = os.pipe()
     above = sys.argv.index("--parent-pid") + 1 if "--parent-pid" in sys.argv else None
     pid = os.fork()
@@ -127,7 +130,3 @@ def _read_report(pipe: int) -> dict[str, object]:
     except ValueError:
         return {"event": "not-started"}
     return report if isinstance(report, dict) and "event" in report else {"event": "not-started"}
-
-
-if __name__ == "__main__":
-    main()
