@@ -512,9 +512,12 @@ def block_of(series: ClientSeries, settings: DataSettings) -> int:
 
     With `least_periods`, the first targets of the train samples fill whole blocks, whose bounds are
     the multiples of their length on the source's clock. So the sums over a client's samples that
-    different runs ask for differ by whole blocks. A period is a day here, a week of daily values, a
-    year of months, and else 24 steps. It is not `data.period`, which the run chooses.
+    different runs ask for differ by whole blocks. A period is a day here, a week of daily values,
+    and else 24 steps. It is not `data.period`, which the run chooses. Few series have seven years,
+    so of steps of a week or longer a block is the fewest whole years with `least_periods` steps.
     """
+    if year := 0 if series.clock is None else series.clock.year:
+        return -(-settings.least_periods // year) * year
     period = 0 if series.clock is None else series.clock.cycle
     return settings.least_periods * (period or _WITHOUT_DAYS)
 
