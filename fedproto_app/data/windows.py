@@ -418,7 +418,8 @@ def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
     """Return how this series is cut.
 
     A client that can be trained, validated and tested without reaching before its series is not
-    young. A backtest has no young clients, because its windows would find different ones.
+    young, unless only a young client's train part would hold a whole block. A backtest has no young
+    clients, because its windows would find different ones.
     """
     train, validation, test = parts_of(series, settings)
     if settings.test_start:
@@ -429,7 +430,8 @@ def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
     if is_long:
         cut = _with_batches(series, settings, 0, train, validation)
         if settings.backtest or all(part.any() for part in cut.parts.values()):
-            return cut
+            lacks_block = not (settings.backtest or cut.sends)
+            return young if lacks_block and (young := _young(series, settings)).sends else cut
     return _young(series, settings)
 
 

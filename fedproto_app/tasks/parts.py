@@ -6,13 +6,23 @@ So reading a table of results does not wait for torch, nor a client's process fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
     from fedproto_app.data.shard import Shard
     from fedproto_app.settings import Settings
     from fedproto_app.tasks.task import AnyTask
+
+
+class Admission(NamedTuple):
+    """Which clients of a source can take part.
+
+    reasons: why each client cannot, None if it can. notes: what was done to the data, a line each.
+    """
+
+    reasons: dict[str, str | None]
+    notes: Sequence[str] = ()
 
 
 class TaskParts(ABC):
@@ -39,8 +49,8 @@ class TaskParts(ABC):
         """Read the source, for all nodes of this process and of those forked from it."""
 
     @abstractmethod
-    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
-        """Return why each client of the source cannot take part, None if it can.
+    def admission(self, settings: Settings) -> Admission:
+        """Return which clients of the source can take part.
 
         Raises `DataError` if the source cannot be read.
         """

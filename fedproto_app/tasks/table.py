@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedproto_app.data.shape import DataShape
     from fedproto_app.data.shard import Shard
     from fedproto_app.settings import DataSettings, Settings
-    from fedproto_app.tasks.parts import TaskParts
+    from fedproto_app.tasks.parts import Admission, TaskParts
     from fedproto_app.tasks.task import AnyTask
 
 
@@ -62,16 +62,16 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     return shard
 
 
-def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Return why each client of the run's data cannot take part, None if it can.
+def admission(settings: Settings) -> Admission:
+    """Return which clients of the run's data can take part, and what was done to the data.
 
     No window is cut and no image is decoded. Raises `DataError` if the source fits another task,
     cannot be read, or has too few samples to deal.
     """
     require_fitting_source(settings)
-    reasons = parts_of(settings.task).reasons_against(settings)
-    _require_names(reasons)
-    return reasons
+    found = parts_of(settings.task).admission(settings)
+    _require_names(found.reasons)
+    return found
 
 
 def _require_names(clients: Iterable[str]) -> None:

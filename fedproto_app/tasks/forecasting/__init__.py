@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedproto_app.tasks import small_runs
-from fedproto_app.tasks.parts import TaskParts
+from fedproto_app.tasks.parts import Admission, TaskParts
 
 if TYPE_CHECKING:
     from fedproto_app.data.shard import Shard
@@ -34,10 +34,10 @@ class ForecastingParts(TaskParts):
 
         read_once(load_series, settings.data)
 
-    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
-        from fedproto_app.tasks.forecasting.clients import reasons_against
+    def admission(self, settings: Settings) -> Admission:
+        from fedproto_app.tasks.forecasting.clients import admission
 
-        return reasons_against(settings)
+        return admission(settings)
 
 
 PARTS: dict[str, TaskParts] = {"forecasting": ForecastingParts()}

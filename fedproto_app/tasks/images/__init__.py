@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedproto_app.tasks import small_runs
-from fedproto_app.tasks.parts import TaskParts
+from fedproto_app.tasks.parts import Admission, TaskParts
 
 if TYPE_CHECKING:
     from fedproto_app.data.shard import Shard
@@ -34,10 +34,10 @@ class ImageParts(TaskParts):
 
         read_once(dealt, settings.data, settings.seed)
 
-    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
+    def admission(self, settings: Settings) -> Admission:
         from fedproto_app.tasks.images.clients import reasons_against
 
-        return reasons_against(settings)
+        return Admission(reasons_against(settings))
 
     def has_pool(self, loaded: object) -> bool:
         from fedproto_app.data.images.pool import ImagePool

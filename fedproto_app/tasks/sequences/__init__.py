@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedproto_app.tasks import small_runs
-from fedproto_app.tasks.parts import TaskParts
+from fedproto_app.tasks.parts import Admission, TaskParts
 
 if TYPE_CHECKING:
     from fedproto_app.data.shard import Shard
@@ -34,10 +34,10 @@ class SequenceClassificationParts(TaskParts):
 
         read_once(load_sequences, settings.data)
 
-    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
+    def admission(self, settings: Settings) -> Admission:
         from fedproto_app.tasks.sequences.clients import reasons_against
 
-        return reasons_against(settings)
+        return Admission(reasons_against(settings))
 
     def has_pool(self, loaded: object) -> bool:
         from fedproto_app.data.sequences.pool import SequencePool
