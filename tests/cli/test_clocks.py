@@ -1,4 +1,5 @@
-"""Months, quarters, years, weeks and business days from the file to the forecast's dates."""
+"""From the file to the forecast: the dates of months, quarters, years, weeks and business days, and
+what was done to the data."""
 
 from __future__ import annotations
 
@@ -10,11 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import fedproto_app
 from fedproto_app import Forecaster
 from fedproto_app.core.charts import Lines
 from fedproto_app.experiments.trial import Wishes, plan_of
 from fedproto_app.report.drawing import chart_svg
 from fedproto_app.report.forecasting.charts import sections
+from fedproto_app.report.page.document import report_of
 from fedproto_app.report.runs import read_clients
 from tests.cli.conftest import Fedproto
 from tests.helpers.local_grid import run_locally, small_settings
@@ -82,7 +85,23 @@ def test_every_command_keeps_the_dates(
     }
     folder, _ = run_locally(small_settings(tmp_path, **changes), [{"site": str(site)}])
     assert (read_clients(folder.path)["samples"] > 0).all()
+    assert not (folder.path / "data-notes.txt").exists()
     (state,) = (tmp_path / "state").glob("*/shop")
     outcome = fedproto("forecast", "--state", state, "--site", site, "--steps", 2)
     forecasts = pd.read_csv(io.StringIO(outcome.out), parse_dates=["date"])
     assert forecasts["date"].tolist() == expected * 2
+
+
+def test_what_was_done_to_the_data_is_said_once_and_stays_with_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    days = pd.date_range("2024-01-01", periods=80).strftime("%Y-%m-%d").tolist()
+    rows = [f"{name},{day},{n % 7}" for name in "ab" for n, day in enumerate(days)]
+    (tmp_path / "shops.csv").write_text("\n".join(["shop,date,units", *rows, *rows[:3]]) + "\n")
+    note = "rows left out that repeat the time and values of another: 3"
+    data = {"source": "long-csv", "path": str(tmp_path / "shops.csv"), "client-column": "shop"}
+    config = {"data": {**data, "period": 7}, "output.dir": str(tmp_path / "runs")}
+    run = fedproto_app.run(config, method="naive", workers=1)
+    assert capsys.readouterr().err.count(note) == 1
+    assert (run.path / "data-notes.txt").read_text() == f"{note}\n"
+    assert f"<li>{note}</li>" in report_of(run.path).read_text("utf-8")
