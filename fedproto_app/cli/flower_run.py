@@ -33,7 +33,14 @@ from fedproto_app.ops.superlink import (
     tail,
     write_app,
 )
-from fedproto_app.report.progress import GrowingFile, NewRounds, Progress, clock_text, keep_log
+from fedproto_app.report.progress import (
+    GrowingFile,
+    NewRounds,
+    Progress,
+    clock_text,
+    keep_log,
+    keep_notes,
+)
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import Settings, flower_config
 
@@ -210,7 +217,7 @@ def simulate_in_flower(
     import_path = folder_of_users_code(settings)
     gpus = gpus_of_a_node(settings.device, nodes, cpus) if gpus is None else gpus
     check_pretraining(settings)
-    check_data(settings, import_path)
+    _, notes = check_data(settings, import_path)
     artefacts = Path(settings.output.dir) / settings.output.name
     with (
         Progress(
@@ -219,6 +226,7 @@ def simulate_in_flower(
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
         SuperLink(Path(home), import_path) as superlink,
     ):
+        keep_notes(notes, artefacts, progress)
         progress.stage("starting Flower")
         submitted = app or write_app(Path(home) / "app")
         run_id = superlink.simulate(submitted, flower_config(settings), nodes, cpus, gpus)

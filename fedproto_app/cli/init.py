@@ -13,9 +13,21 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 
 from fedproto_app.cli import say_next
-from fedproto_app.cli.options import ClientsFrom, ReadingChanges, Target
+from fedproto_app.cli.options import (
+    Clients,
+    ClientsFrom,
+    Covariates,
+    Holidays,
+    Horizon,
+    Known,
+    Period,
+    ReadingChanges,
+    Source,
+    Target,
+    reading_changes,
+)
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.experiments.run_settings import changed_settings
+from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.settings import Section, Settings, without_markdown
 
 _COMMENTED_OUT = ("seed", "output.dir")  # settings that a next experiment often changes
@@ -30,8 +42,15 @@ def init(
         Path | None,
         typer.Option(metavar="FILE.toml", help="Where to write. Default: the data's name, here."),
     ] = None,
+    horizon: Horizon = None,
+    period: Period = None,
     clients_from: ClientsFrom = "",
     target: Target = "",
+    known: Known = None,
+    covariates: Covariates = "",
+    holidays: Holidays = "",
+    source: Source = "",
+    clients: Clients = None,
     changes: ReadingChanges = None,
 ) -> None:
     """Write a commented settings file for the data at hand.
@@ -43,6 +62,7 @@ def init(
     [bold]Examples[/bold]
 
       fedproto init sales.csv
+      fedproto init sales.csv --target units --known price --horizon 28
       fedproto run sales.toml
     """
     console = Console(stderr=True, highlight=False)
@@ -52,8 +72,10 @@ def init(
     file = out or Path(f"{path.name.split('.')[0] or 'data'}.toml")
     if file.exists():
         raise SettingsError(f"{file}: exists already and is never overwritten; --out names another")
-    asked = changed_settings(None, changes or ())
-    plan = plan_of(path, Wishes(clients_from=clients_from, target=target, changes=asked))
+    look_here_for_users_code()
+    asked = reading_changes(changes, source, known, covariates, holidays)
+    wishes = Wishes(horizon, period, clients_from, clients, changes=asked, target=target)
+    plan = plan_of(path, wishes)
     chosen = {**plan.settings, **plan.rows[plan.together].changes}
     warnings = [f"warning: {line}" for line in plan.warnings]
     command = f"fedproto run {shlex.quote(str(file))}"

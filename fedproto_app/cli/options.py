@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+
+from fedproto_app.experiments.run_settings import changed_settings
 
 Changes = Annotated[
     list[str] | None,
@@ -16,6 +19,24 @@ ReadingChanges = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="One setting on how the file is read, such as data.missing=zero; repeatable.",
+    ),
+]
+Horizon = Annotated[int | None, typer.Option(help="Steps ahead to forecast. Default: one period.")]
+Period = Annotated[
+    int | None,
+    typer.Option(
+        help="Steps per period. Default, by the file's clock: a day, of daily data a week, of "
+        "weekly data a year. Without a clock it is estimated from the series."
+    ),
+]
+Clients = Annotated[
+    int | None, typer.Option(help="Deal images or sequences to so many simulated clients.")
+]
+Source = Annotated[
+    str,
+    typer.Option(
+        help="How to read the file, such as long-csv, or your own function, "
+        "package.module:factory. Default: recognised."
     ),
 ]
 ClientsFrom = Annotated[
@@ -38,3 +59,14 @@ Holidays = Annotated[
 Target = Annotated[
     str, typer.Option(metavar="COLUMN", help="The column to forecast, where there are several.")
 ]
+
+
+def reading_changes(
+    changes: Sequence[str] | None, source: str, known: str | None, covariates: str, holidays: str
+) -> dict[str, object]:
+    """Return the settings of ``--set`` and of the options on how a file is read, by dotted keys."""
+    options = {"source": source, "covariates": covariates, "holidays": holidays}
+    named = {f"data.{key}": value for key, value in options.items() if value}
+    if known is not None:
+        named["data.known"] = known
+    return changed_settings(None, changes or ()) | named

@@ -12,16 +12,20 @@ from rich.markup import escape
 
 from fedproto_app.cli import say_next
 from fedproto_app.cli.options import (
+    Clients,
     ClientsFrom,
     Covariates,
     Holidays,
+    Horizon,
     Known,
+    Period,
     ReadingChanges,
+    Source,
     Target,
+    reading_changes,
 )
 from fedproto_app.core.endings import NOTHING, WhenStopped
 from fedproto_app.core.loading import look_here_for_users_code
-from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.fitting_table import FittingTable
 
 
@@ -35,33 +39,15 @@ def try_file(
             "folders.",
         ),
     ],
-    horizon: Annotated[
-        int | None,
-        typer.Option(help="Steps ahead to forecast. Default: one period."),
-    ] = None,
-    period: Annotated[
-        int | None,
-        typer.Option(
-            help="Steps per period. Default, by the file's clock: a day, of daily data a week, of "
-            "weekly data a year. Without a clock it is estimated from the series."
-        ),
-    ] = None,
+    horizon: Horizon = None,
+    period: Period = None,
     clients_from: ClientsFrom = "",
     target: Target = "",
     known: Known = None,
     covariates: Covariates = "",
     holidays: Holidays = "",
-    source: Annotated[
-        str,
-        typer.Option(
-            help="How to read the file, such as long-csv, or your own function, "
-            "package.module:factory. Default: recognised."
-        ),
-    ] = "",
-    clients: Annotated[
-        int | None,
-        typer.Option(help="Deal images or sequences to so many simulated clients."),
-    ] = None,
+    source: Source = "",
+    clients: Clients = None,
     windows: Annotated[
         int,
         typer.Option(
@@ -107,10 +93,6 @@ def try_file(
     console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments import trial
 
-    options = {"source": source, "covariates": covariates, "holidays": holidays}
-    read_as = {f"data.{key}": value for key, value in options.items() if value}
-    if known is not None:
-        read_as["data.known"] = known
     look_here_for_users_code()
     place = folder or trial.unused_folder(Path("runs"), path)
     with WhenStopped(lambda: _left_behind(path, place)):
@@ -122,7 +104,7 @@ def try_file(
             clients=clients,
             windows=windows,
             quick=quick,
-            changes=changed_settings(None, changes or ()) | read_as,
+            changes=reading_changes(changes, source, known, covariates, holidays),
             folder=place,
             target=target,
         )

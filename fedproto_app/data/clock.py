@@ -176,6 +176,14 @@ class Clock:
         is_daily = of_day == 1 or self.week != _EVERY_DAY
         return of_day if of_day > 1 else self.steps_in(WEEK) * is_daily
 
+    @property
+    def year(self) -> int:
+        """How many steps of a week or longer a year has, at least 1; 0 if steps are shorter."""
+        weeks = self.step_seconds / float(WEEK / np.timedelta64(1, "s"))
+        if weeks < 1 or self.months:
+            return (self.cycle or 1) if self.months else 0
+        return max(1, int(52 / weeks))
+
     def positions(self, times: Times) -> NDArray[np.int64]:
         """Return the positions of the steps that times [n] lie in, or after."""
         if self.months:

@@ -418,7 +418,8 @@ def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
     """Return how this series is cut.
 
     A client that can be trained, validated and tested without reaching before its series is not
-    young. A backtest has no young clients, because its windows would find different ones.
+    young, unless only a young client's train part would hold a whole block. A backtest has no young
+    clients, because its windows would find different ones.
     """
     train, validation, test = parts_of(series, settings)
     if settings.test_start:
@@ -429,7 +430,8 @@ def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
     if is_long:
         cut = _with_batches(series, settings, 0, train, validation)
         if settings.backtest or all(part.any() for part in cut.parts.values()):
-            return cut
+            lacks_block = not (settings.backtest or cut.sends)
+            return young if lacks_block and (young := _young(series, settings)).sends else cut
     return _young(series, settings)
 
 
@@ -512,9 +514,12 @@ def block_of(series: ClientSeries, settings: DataSettings) -> int:
 
     With `least_periods`, the first targets of the train samples fill whole blocks, whose bounds are
     the multiples of their length on the source's clock. So the sums over a client's samples that
-    different runs ask for differ by whole blocks. A period is a day here, a week of daily values, a
-    year of months, and else 24 steps. It is not `data.period`, which the run chooses.
+    different runs ask for differ by whole blocks. A period is a day here, a week of daily values,
+    and else 24 steps. It is not `data.period`, which the run chooses. Few series have seven years,
+    so of steps of a week or longer a block is the fewest whole years with `least_periods` steps.
     """
+    if year := 0 if series.clock is None else series.clock.year:
+        return -(-settings.least_periods // year) * year
     period = 0 if series.clock is None else series.clock.cycle
     return settings.least_periods * (period or _WITHOUT_DAYS)
 

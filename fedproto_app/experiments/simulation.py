@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -22,12 +22,12 @@ from fedproto_app.experiments.run_settings import (
     unclaimed_settings,
 )
 from fedproto_app.ops.guardian import Guardian
-from fedproto_app.report.progress import Progress, keep_log
+from fedproto_app.report.progress import Progress, keep_log, keep_notes
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.checkpoint import stored_settings
 from fedproto_app.settings import Settings, flat_settings
 from fedproto_app.settings.reading import flat
-from fedproto_app.tasks.table import reasons_against
+from fedproto_app.tasks.table import admission
 from fedproto_app.trust.privacy_loss import privacy_plan
 
 OnRound = Callable[[dict[str, object]], None]
@@ -69,7 +69,9 @@ def simulate_here(
         in_this_process = any(name.startswith(_MAIN) for name in users_code(settings).values())
         count = workers or most_workers(settings)
         with nullcontext() if in_this_process else WorkerPool(count, log, import_path) as pool:
-            clients = check_data(settings, import_path)
+            clients, notes = check_data(settings, import_path)
+            folder = Path(settings.output.dir) / settings.output.name
+            keep_notes(notes, folder, progress)
             progress.stage("starting the nodes")
             # torch and Flower are slow to import; the workers import them at the same time
             from fedproto_app.engine.simulation import (
@@ -86,7 +88,7 @@ def simulate_here(
                         used = workers or min(count, useful_workers(settings, nodes, clients))
                         simulate(settings, nodes, pool, used, show)
             finally:
-                keep_log(log, Path(settings.output.dir) / settings.output.name)
+                keep_log(log, folder)
 
 
 def complete_run(changes: Mapping[str, object], nodes: int, console: Console) -> None:
@@ -167,8 +169,8 @@ def check_pretraining(settings: Settings) -> None:
         phase.check(settings)
 
 
-def check_data(settings: Settings, import_path: Path | None) -> int:
-    """Return the number of clients that can take part.
+def check_data(settings: Settings, import_path: Path | None) -> tuple[int, Sequence[str]]:
+    """Return the number of clients that can take part, and what was done to the data.
 
     Raises `DataError` for data that every node would refuse, and `SettingsError` if the method
     needs more clients or cannot provide the privacy that is set, or if the user's model cannot be
@@ -179,7 +181,7 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     if settings.model.module:  # a node would only report it when it is asked to train
         load(settings.model.module, f"model.module = {settings.model.module!r}")
     privacy_plan(settings)
-    reasons = reasons_against(settings)
+    reasons, notes = admission(settings)
     if all(reasons.values()):
         name, reason = next(iter(reasons.items()))
         raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")
@@ -187,7 +189,7 @@ def check_data(settings: Settings, import_path: Path | None) -> int:
     check_clients = method_named(settings.method).check_clients
     if check_clients is not None:
         check_clients(settings, clients)
-    return clients
+    return clients, notes
 
 
 def most_workers(settings: Settings) -> int:

@@ -24,6 +24,7 @@ from fedproto_app.core.errors import DataError, FedProtoError, SettingsError, sy
 from fedproto_app.core.events import Value, tell
 from fedproto_app.core.messages import MaskingOrder, NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.core.methods import method_named
+from fedproto_app.data.series import notes_of
 from fedproto_app.data.shard import Shard, groups_in
 from fedproto_app.data.shared_read import forget
 from fedproto_app.data.windows import ClientWindows
@@ -82,17 +83,18 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         if withholds_samples(run):
             least_samples = task_class(run.task).sample_multiple(run)
         if method_named(run.method).by_time:
-            series = [
-                client for client in shard.clients.values() if isinstance(client, ClientWindows)
-            ]
-            times = {client.name: client.sample_times for client in series}
+            times = {client.name: client.sample_times for client in _series_of(shard)}
     except FedProtoError as fault:
         error = str(fault)
     clients = shard.clients.values()
     counts = {client.name: client.class_counts for client in clients if client.class_counts}
     if not simulated:
         client_counts = {"clients": len(clients), "refused": len(shard.refused)}
-        tell("roster", node=name_of(context, site), **client_counts, error=error or None)
+        node = name_of(context, site)
+        tell("roster", node=node, **client_counts, error=error or None)
+        # In the node's log alone: what was done to series tells of their times and columns.
+        for note in notes_of([client.series for client in _series_of(shard)]):
+            tell("note", node=node, note=note)
     samples = {client.name: client.train_samples for client in clients}
     if least_samples:  # but 0 for those that only receive
         samples = {name: least_samples if count else 0 for name, count in samples.items()}
@@ -115,6 +117,10 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         notes={c.name: c.note for c in clients if c.note and not least_samples},
         times=times,
     )
+
+
+def _series_of(shard: Shard) -> list[ClientWindows]:
+    return [client for client in shard.clients.values() if isinstance(client, ClientWindows)]
 
 
 def classes_of(context: Context, *, simulated: bool) -> int:

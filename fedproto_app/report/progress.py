@@ -17,7 +17,9 @@ from rich.progress import TimeElapsedColumn as ElapsedColumn
 from rich.table import Column
 from rich.text import Text
 
+from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.run_files import Record
+from fedproto_app.report.runs import DATA_NOTES
 from fedproto_app.tasks.metrics import UNKNOWN, Field, error_text
 
 _PACE_ROUNDS = 10  # the estimate of the remaining time uses the mean of these last rounds
@@ -130,7 +132,7 @@ class Progress:
             self._console.print(line, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        """Print one line of Flower's log, above the bar if there is one."""
+        """Print a line, such as one of Flower's log, above the bar if there is one."""
         self._console.print(Text.from_ansi(line), soft_wrap=True)
 
     def _line(self, number: int) -> str:
@@ -158,6 +160,14 @@ def clock_text(seconds: float) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{second:02}" if hours else f"{minutes}:{second:02}"
+
+
+def keep_notes(notes: Sequence[str], artefacts: Path, progress: Progress) -> None:
+    """Show what was done to the data, and write it into the run's folder, a line each."""
+    for note in notes:
+        progress.say(f"data: {note}")
+    if notes:
+        write_whole(artefacts / DATA_NOTES, "".join(f"{note}\n" for note in notes).encode())
 
 
 def keep_log(log: Path, artefacts: Path) -> None:

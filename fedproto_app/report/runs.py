@@ -30,6 +30,7 @@ from fedproto_app.tasks.metrics import badness
 
 # Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
 GIVEN_ENCODER = "given"
+DATA_NOTES = "data-notes.txt"  # what was done to the data, a line each
 
 _OF_COLUMNS = ("data.known", "data.covariates", "data.holidays")
 
@@ -106,6 +107,12 @@ class Run:
     def clients(self) -> CsvTable:
         """The run's `read_clients`."""
         return read_clients(self.folder)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was done to the data, a line each. Sites keep theirs to themselves."""
+        file = self.folder / DATA_NOTES
+        return file.read_text("utf-8").splitlines() if file.exists() else []
 
     @cached_property
     def rounds(self) -> list[Record]:

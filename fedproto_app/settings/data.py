@@ -247,8 +247,8 @@ class DataSettings(Section):
     )
     least_periods: CountOrZero = setting(
         0,
-        "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (for "
-        "daily data weeks, for months years, else 24 steps). 0: on all",
+        "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (for daily "
+        "data weeks, for weeks or longer steps whole years, without a day 24 steps). 0: on all",
     )
     train_share: Share = setting(
         0.7, "oldest share of the samples, or of sequences a random share of each class"

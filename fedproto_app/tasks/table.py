@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric, Model
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from fedproto_app.data.shard import Shard
     from fedproto_app.settings import DataSettings, Settings
     from fedproto_app.tasks.task import AnyTask
+
+
+class Admission(NamedTuple):
+    """Which clients of a source can take part.
+
+    reasons: why each client cannot, None if it can. notes: what was done to the data, a line each.
+    """
+
+    reasons: dict[str, str | None]
+    notes: Sequence[str] = ()
 
 
 class Clients(Protocol):
@@ -34,8 +44,8 @@ class Clients(Protocol):
     def read(self, settings: Settings) -> None:
         """Read the source, for all nodes of this process and of those forked from it."""
 
-    def reasons_against(self, settings: Settings) -> dict[str, str | None]:
-        """Return why each client of the source cannot take part, None if it can."""
+    def admission(self, settings: Settings) -> Admission:
+        """Return which clients of the source can take part, without cutting or decoding them."""
 
 
 def small_run(task: str) -> dict[str, object]:
@@ -88,16 +98,16 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     return shard
 
 
-def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Return why each client of the run's data cannot take part, None if it can.
+def admission(settings: Settings) -> Admission:
+    """Return which clients of the run's data can take part, and what was done to the data.
 
     No window is cut and no image is decoded. Raises `DataError` if the source fits another task,
     cannot be read, or has too few samples to deal.
     """
     require_fitting_source(settings)
-    reasons = clients_of(settings.task).reasons_against(settings)
-    _require_names(reasons)
-    return reasons
+    result = clients_of(settings.task).admission(settings)
+    _require_names(result.reasons)
+    return result
 
 
 def _require_names(clients: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from fedproto_app.settings.reading import flat
 from tests.cli.conftest import Fedproto
 
 
-def test_the_target_and_the_clients_can_be_named(
+def test_the_options_of_a_trial_are_those_of_init(
     fedproto: Fedproto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -23,12 +23,14 @@ def test_the_target_and_the_clients_can_be_named(
     rows = {"day": days, "shop": [1, 2] * 200, "units": range(400), "price": range(9, 409)}
     pd.DataFrame(rows).to_csv("sales.csv", index=False)
     assert "which column is to be forecast" in fedproto("init", "sales.csv").err
-    names = ["--target", "units", "--clients-from", "shop"]
-    outcome = fedproto("init", "sales.csv", *names, "--set", "data.time-column=day")
+    names = ["--target", "units", "--clients-from", "shop", "--known", "price"]
+    steps = ["--horizon", 3, "--period", 14, "--holidays", "DE-BY"]
+    outcome = fedproto("init", "sales.csv", *names, *steps, "--set", "data.time-column=day")
     assert outcome.code == 0, outcome.err
     settings = flat(read_toml(tmp_path / "sales.toml"))
-    assert settings["data.columns"] == "units"
-    assert settings["data.client-column"] == "shop"
+    named = ("columns", "client-column", "known", "horizon", "period", "holidays")
+    chosen = [settings[f"data.{name}"] for name in named]
+    assert chosen == ["units", "shop", "price", 3, 14, "DE-BY"]
 
 
 def test_the_file_holds_what_a_trial_would_choose(

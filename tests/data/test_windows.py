@@ -445,7 +445,8 @@ def test_whatever_a_run_asks_for_parts_differ_by_whole_blocks(
         close_window=close_window,
     )
     client = hourly(days, start)
-    if not cut_of(client, settings).sends:
+    cut = cut_of(client, settings)
+    if not cut.sends or cut.is_young:
         return
     first, end = part_of(client, settings)
     assert (first % 168, end % 168) == (0, 0)
@@ -478,9 +479,12 @@ def test_the_newest_blocks_by_hand() -> None:
         (HOURS, 168),
         (Clock(np.timedelta64(15, "m"), np.timedelta64(0, "m")), 7 * 96),
         (Clock(np.timedelta64(1, "D"), np.timedelta64(0, "D")), 49),
-        (Clock(np.timedelta64(7, "D"), np.timedelta64(0, "D")), 168),
+        (Clock(np.timedelta64(7, "D"), np.timedelta64(0, "D")), 52),
+        (Clock(np.timedelta64(28, "D"), np.timedelta64(0, "D")), 13),
         (Clock(np.timedelta64(1, "D"), np.timedelta64(0, "D"), week="1111100"), 35),
-        (Clock(np.timedelta64(1, "M"), np.timedelta64(0, "D")), 84),
+        (Clock(np.timedelta64(1, "M"), np.timedelta64(0, "D")), 12),
+        (Clock(np.timedelta64(3, "M"), np.timedelta64(0, "D")), 8),
+        (Clock(np.timedelta64(12, "M"), np.timedelta64(0, "D")), 7),
         (Clock(np.timedelta64(7, "h"), np.timedelta64(0, "h")), 168),
         (None, 168),
     ],
@@ -498,7 +502,7 @@ def test_a_period_must_divide_a_block() -> None:
     assert "whole blocks of 168 steps, which data.period = 25 does not divide" in refusal
 
 
-@pytest.mark.parametrize("changes", [{"history": 6}, {"train_share": 0.2}])
+@pytest.mark.parametrize("changes", [{"history": 6}, {"train_share": 0.05}])
 def test_a_client_without_a_block_sends_nothing(changes: dict[str, Any]) -> None:
     windows = make_windows(hourly(42), WEEKS.model_copy(update=changes))
     assert not windows.sends
@@ -508,8 +512,18 @@ def test_a_client_without_a_block_sends_nothing(changes: dict[str, Any]) -> None
 
 def test_a_block_of_gaps_is_no_block() -> None:
     client = hourly(42)
-    client.values[168 : 4 * 168] = np.nan
+    client.values[: 4 * 168] = np.nan
     client.values[168 : 168 + 83] = 1.0
     assert not make_windows(client, WEEKS).sends
     client.values[168 + 83] = 2.0
     assert make_windows(client, WEEKS).sends
+
+
+def test_a_look_back_costs_no_block() -> None:
+    """Five years of months from February on have three of look-back, and 70% of the others hold no
+    year from January on. 70% of all five hold three, the first without its January."""
+    months = Clock(np.timedelta64(1, "M"), np.timedelta64(0, "D"))
+    client = ClientSeries("a", np.random.default_rng(0).normal(size=60), 1, clock=months)
+    settings = DataSettings(period=12, least_periods=7)
+    assert cut_of(client, settings.model_copy(update={"least_periods": 0})).is_young is False
+    assert part_of(client, settings) == (0, 36)

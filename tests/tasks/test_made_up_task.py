@@ -29,7 +29,7 @@ from fedproto_app.settings.fit import TASK_CHECKS
 from fedproto_app.tasks.forecasting.clients import series_shard
 from fedproto_app.tasks.forecasting.metrics import FORECASTING
 from fedproto_app.tasks.forecasting.task import ForecastingTask
-from fedproto_app.tasks.table import load_shard, make_task, reasons_against
+from fedproto_app.tasks.table import Admission, admission, load_shard, make_task
 
 MODULE = __name__
 SMALL = {"data.source": "dice", "data.period": 6, "rounds": 2, "model.representation-dim": 8}
@@ -96,7 +96,7 @@ def _register(monkeypatch: pytest.MonkeyPatch) -> None:
         "tasks.gambling.clients": SimpleNamespace(
             load_shard=throw,
             read=lambda settings: None,  # dice are thrown by every node
-            reasons_against=lambda settings: loaded_dice(settings),
+            admission=lambda settings: Admission(loaded_dice(settings)),
             POOLS=(Dice,),
         ),
         "report.gambling.report": SimpleNamespace(REPORTS={"gambling": Winnings}),
@@ -115,7 +115,7 @@ def test_settings_know_it_and_its_own_contradictions() -> None:
 
 def test_its_clients_and_its_class_and_its_report() -> None:
     settings = settings_from({"task": "gambling", "method": "solo", "data.source": "dice"})
-    assert reasons_against(settings) == {"ann": None, "bob": "its dice are loaded"}
+    assert admission(settings).reasons == {"ann": None, "bob": "its dice are loaded"}
     assert load_shard(settings, 0, 2).refused == {"bob": "lost"}
     task = make_task(settings, DataShape())
     assert type(task) is Gambling
@@ -136,9 +136,7 @@ def test_its_sources_are_no_other_tasks() -> None:
     with pytest.raises(DataError, match=r"holds dice; set task = 'gambling', or data\.source to"):
         load_shard(settings_from({"data.source": "dice"}), 0, 1)
     with pytest.raises(DataError, match=r"holds images; .*data\.source to dice: dice or pack"):
-        reasons_against(
-            settings_from({"task": "gambling", "method": "solo", "data.source": "digits"})
-        )
+        admission(settings_from({"task": "gambling", "method": "solo", "data.source": "digits"}))
 
 
 def data_check(*arguments: str) -> tuple[int, str]:
@@ -167,4 +165,4 @@ def test_a_name_that_cannot_be_stored_is_refused(
     monkeypatch.setattr(f"{__name__}.loaded_dice", lambda settings: {name: None})
     settings = settings_from({"task": "gambling", "method": "solo", "data.source": "dice"})
     with pytest.raises(DataError, match=r"^client '.*': its name holds codes that are no text;"):
-        reasons_against(settings)
+        admission(settings)

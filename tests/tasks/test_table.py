@@ -13,7 +13,7 @@ from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, P
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.tasks.table import reasons_against, record_of_source
+from fedproto_app.tasks.table import admission, record_of_source
 from tests.data.sequences.made_sequences import pool_of as made_pool
 
 MODULE = __name__  # this module serves as a user's own: "package.module:factory"
@@ -41,13 +41,13 @@ def settings(source: str, **more: Any) -> Settings:
 
 
 def test_a_short_series_is_young_and_not_refused() -> None:
-    reasons = reasons_against(settings(f"{MODULE}:two_series"))
+    reasons = admission(settings(f"{MODULE}:two_series")).reasons
     assert reasons == {"long": None, "short": None}
 
 
 def test_images_are_not_decoded() -> None:
     partition = {"data.partition.scheme": "given", "data.partition.validation-share": 0.0}
-    reasons = reasons_against(settings(f"{MODULE}:undecodable", **IMAGES, **partition))
+    reasons = admission(settings(f"{MODULE}:undecodable", **IMAGES, **partition)).reasons
     assert reasons == {"ann": None, "bob": "no test image", "cid": None}
 
 
@@ -73,7 +73,7 @@ def test_a_source_of_another_task_is_refused_before_its_path(
 ) -> None:
     for source in sources_of(holds):
         with pytest.raises(DataError) as caught:
-            reasons_against(settings(source, **task))
+            admission(settings(source, **task))
         assert str(caught.value).startswith(f"data.source = {source!r} holds {kind}")
 
 

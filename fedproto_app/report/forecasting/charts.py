@@ -172,9 +172,11 @@ def _forecast(
     lines = [Line("true values", _places(first, steps), first.truth[steps], look=None)]
     for name, shown in by_label.items():
         steps = last_periods(shown, period)
+        widths, above_floor = shown.half_widths[:, steps], shown.forecast[steps] - shown.floor
+        lower = np.minimum(widths, np.maximum(above_floor, 0))
         bands = {
-            f"{level}% band": width[steps]
-            for level, width in zip(LEVELS, shown.half_widths, strict=True)
+            f"{level}% band": np.stack(sides)
+            for level, *sides in zip(LEVELS, lower, widths, strict=True)
         }
         lines.append(
             Line(

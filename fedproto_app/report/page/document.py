@@ -190,6 +190,7 @@ class Part:
     gains: Bars | None
     next_step: NextStep
     facts: Sequence[tuple[str, str]]
+    notes: Sequence[str]
     methods: PageTable
     figures: Sequence[tuple[str, str]]
     warnings: Sequence[str]
@@ -237,7 +238,7 @@ def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
     """Return the page on these runs as HTML, with notes on what was done to the data."""
     groups, _ = group_runs(runs)
     by_question = questions(ranked(with_better_off(groups)))
-    parts = [_part(number, question) for number, question in enumerate(by_question, start=1)]
+    parts = [_part(number, question, notes) for number, question in enumerate(by_question, start=1)]
     texts = tomllib.loads((files("fedproto_app") / _TEXTS).read_text("utf-8"))
     template = texts.pop("page")
     environment = Environment(
@@ -250,7 +251,6 @@ def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
     environment.globals |= drawing
     return environment.from_string(template).render(
         parts=parts,
-        notes=notes,
         **{name: Markup(text) for name, text in texts.items()},
         **{f"{name}_digest": _digest(text) for name, text in texts.items()},
         version=__version__,
@@ -281,8 +281,8 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return distinct
 
 
-def _part(number: int, question: Question) -> Part:
-    """Return the part on one question, its best group first."""
+def _part(number: int, question: Question, notes: Sequence[str]) -> Part:
+    """Return the part on one question, its best group first. notes: beside those of its runs."""
     groups, chosen = question.groups, chosen_to_share(question)
     names = _distinct(question.labels)
     place = next((n for n, group in enumerate(groups) if chosen and group is chosen.group), 0)
@@ -291,6 +291,7 @@ def _part(number: int, question: Question) -> Part:
     report = report_for(shown.task)
     refusals, refused = refusals_table(groups, names)
     first, basis = lead(question, chosen)
+    of_runs = (note for group in groups for run in group.runs for note in run.notes)
     return Part(
         number=number,
         headline=headline(question, chosen),
@@ -299,6 +300,7 @@ def _part(number: int, question: Question) -> Part:
         gains=gains_chart(chosen) if chosen else None,
         next_step=next_step(question, chosen),
         facts=facts(groups, shown),
+        notes=list(dict.fromkeys((*notes, *of_runs))),
         methods=methods_table(groups, names, chosen),
         figures=report.run_rows(shown.runs[0].summary) if len(groups) == 1 else (),
         warnings=[*heavy_clients(groups), *not_converged(groups)],

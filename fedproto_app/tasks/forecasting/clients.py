@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from fedproto_app.core.loading import load
 from fedproto_app.core.methods import method_named
-from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.shared_read import read_once
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows, why_refused
 from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.tasks.table import Admission
 
 POOLS: tuple[type, ...] = ()
 
@@ -49,8 +50,8 @@ def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shar
     return Shard(windows, refused, DataShape(known=known, step=" and ".join(sorted(steps))))
 
 
-def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Return why each client of the source cannot take part, or None. No windows are cut."""
-    return {
-        series.name: why_refused(series, settings.data) for series in load_series(settings.data)
-    }
+def admission(settings: Settings) -> Admission:
+    """Return which clients of the source can take part. No windows are cut."""
+    all_series = load_series(settings.data)
+    reasons = {series.name: why_refused(series, settings.data) for series in all_series}
+    return Admission(reasons, notes_of(all_series))

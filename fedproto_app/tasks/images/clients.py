@@ -13,6 +13,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.shared_read import read_once
 from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.tasks.table import Admission
 
 POOLS = (ImagePool,)
 
@@ -36,15 +37,15 @@ def dealt(settings: DataSettings, seed: int) -> tuple[ImagePool, list[Holding]]:
     return pool, partition_pool(pool, settings, seed)
 
 
-def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Return why each client of the source cannot take part, or None.
+def admission(settings: Settings) -> Admission:
+    """Return which clients of the source can take part.
 
     No image is decoded, so a damaged file is not noticed.
     """
     _, holdings = dealt(settings.data, settings.seed)
     _require_fitting_stages(settings, [len(holding.stages) for holding in holdings])
     partition = settings.data.partition
-    return {holding.name: why_refused(holding.stages, partition) for holding in holdings}
+    return Admission({holding.name: why_refused(holding.stages, partition) for holding in holdings})
 
 
 def _require_fitting_stages(settings: Settings, stages: Sequence[int]) -> None:

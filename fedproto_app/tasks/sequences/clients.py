@@ -16,7 +16,7 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.shared_read import read_once
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.table import require_fitting_targets
+from fedproto_app.tasks.table import Admission, require_fitting_targets
 
 POOLS = (SequencePool,)
 
@@ -45,13 +45,15 @@ def read(settings: Settings) -> None:
     read_once(load_sequences, settings.data)
 
 
-def reasons_against(settings: Settings) -> dict[str, str | None]:
-    """Return why each client of the source cannot take part, or None."""
+def admission(settings: Settings) -> Admission:
+    """Return which clients of the source can take part."""
     pool, data, seed = load_sequences(settings.data), settings.data, settings.seed
-    return {
-        holding.name: why_refused(split_holding(pool, holding, data, seed), data)
-        for holding in _dealt(pool, settings)
-    }
+    return Admission(
+        {
+            holding.name: why_refused(split_holding(pool, holding, data, seed), data)
+            for holding in _dealt(pool, settings)
+        }
+    )
 
 
 def _dealt(pool: SequencePool, settings: Settings) -> list[Holding]:

@@ -20,7 +20,7 @@ from fedproto_app.data.sequences.clients import (
 from fedproto_app.data.sequences.partition import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool
 from fedproto_app.settings import DataSettings, SequenceSettings, Settings, settings_from
-from fedproto_app.tasks.table import load_shard, reasons_against
+from fedproto_app.tasks.table import admission, load_shard
 from tests.data.sequences.made_sequences import measured, pool_of
 
 MODULE = __name__  # this module serves as a user's own: "package.module:factory"
@@ -132,12 +132,12 @@ def test_methods_that_ignore_unlabelled_sequences(method: str, more: Any, unlabe
 
 def test_reasons_are_those_of_the_shard() -> None:
     for run in (settings("labelled"), settings("numbers", "sequence-regression")):
-        reasons, shard = reasons_against(run), load_shard(run, 0, 1)
+        reasons, shard = admission(run).reasons, load_shard(run, 0, 1)
         assert list(reasons) == ["ann", "bob", "cid"]
         assert {name: why for name, why in reasons.items() if why} == shard.refused
 
 
-@pytest.mark.parametrize("read", [reasons_against, lambda run: load_shard(run, 0, 1)])
+@pytest.mark.parametrize("read", [admission, lambda run: load_shard(run, 0, 1)])
 def test_targets_that_the_task_cannot_learn(read: Any) -> None:
     message = f"task = 'sequence-regression': .* '{MODULE}:labelled' are c"
     with pytest.raises(DataError, match=message):
