@@ -11,11 +11,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial.distance import cdist
-from sklearn.metrics import silhouette_score
+
+# scipy and sklearn take a second to import, and most methods do without them.
 
 # Agglomerative clustering with average linkage: the merges of clusters, nearest first.
 #
@@ -167,6 +164,8 @@ def closeness(points: NDArray[np.float64]) -> Matrix:
     The median is over the distances above 0, so that a hostile client far away changes nothing for
     the others.
     """
+    from scipy.spatial.distance import cdist
+
     near = np.empty((len(points), len(points)), np.float32)
     for rows in spans(len(points), BLOCK):
         near[rows] = cdist(points[rows], points)
@@ -203,6 +202,8 @@ def agglomerate_by_silhouette(
     Ties take the lowest number. Returns one cluster for two clients or fewer, and if no number has
     a positive silhouette, for example when all clients are alike.
     """
+    from sklearn.metrics import silhouette_score
+
     best, best_score = np.zeros(len(psi), np.int64), 0.0
     pairs = merges(psi, room)
     distance = np.maximum(1 - psi, 0)  # ψ of equal heads may be rounded to above 1
@@ -241,6 +242,9 @@ def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:
 
     A cut at a height would leave fewer clusters where several merges share it.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     done = pairs[: max(clients - clusters, 0)].T
     graph = coo_array((np.ones(done.shape[1]), (done[0], done[1])), shape=(clients, clients))
     _, labels = connected_components(graph, directed=False)
@@ -262,6 +266,8 @@ def match_labels(previous: Labels, current: Labels, clusters: int) -> Labels:
     takes the lowest number that `previous` does not have, or else the lowest free number. Only the
     groups in `current` matter, not its numbers.
     """
+    from scipy.optimize import linear_sum_assignment
+
     present = current != ABSENT
     labels = by_first_appearance(current[present])
     count = int(labels.max(initial=-1)) + 1
