@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Self
 
 from fedproto_app.core.errors import FederationError
-from fedproto_app.engine import frames
+from fedproto_app.engine import frames, starter
 
-# One thread a worker: else every worker's libraries would use all cores, and sums their order.
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-_GRACE = 10.0  # seconds until workers must have ended
+MOST_WORKERS = starter.MOST_FILES - 1
+_GRACE = 10.0  # seconds until a worker must have ended
 
 
 def cores() -> int:
@@ -34,27 +32,14 @@ class WorkerPool:
     """
 
     def __init__(self, count: int, log: Path, import_path: Path | None = None) -> None:
-        if not hasattr(os, "fork"):
-            raise FederationError("this system cannot fork workers; use --engine flower")
-        self.count = count
+        if count > MOST_WORKERS:
+            raise FederationError(f"workers = {count}: at most {MOST_WORKERS}")
+        self.count, self._started = count, False
         pairs = [socket.socketpair() for _ in range(count)]
         ending, self._lifeline = os.pipe()  # closed by the system, too, however this process ends
-        worker_ends = [pair[1].fileno() for pair in pairs]
+        files = [ending, *(end.fileno() for _, end in pairs)]
         with log.open("ab") as output:
-            self._first = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "fedproto_app.engine.worker",
-                    *map(str, [ending, *worker_ends]),
-                ],
-                pass_fds=[ending, *worker_ends],
-                env=worker_environment(import_path),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,  # only this process handles Ctrl-C
-            )
+            starter.start("fedproto_app.engine.worker:main", files, output, import_path)
         os.close(ending)
         for _, end in pairs:
             end.close()
@@ -69,6 +54,7 @@ class WorkerPool:
 
     def start(self, run_config: Mapping[str, object], nodes: int, memory: int) -> None:
         """Send the run's settings to all workers, without waiting for them."""
+        self._started = True
         frame = frames.start_frame(run_config, nodes, memory)
         for number in range(self.count):
             self.ask(number, frame)
@@ -96,12 +82,10 @@ class WorkerPool:
         for thread in self._threads:
             thread.shutdown(wait=True, cancel_futures=True)
         for connection in self._connections:
+            with suppress(EOFError, OSError):  # EOF: the worker has ended
+                while self._started and connection.poll(_GRACE):
+                    connection.recv_bytes()
             connection.close()
-        try:
-            self._first.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            self._first.kill()
-            self._first.wait()
 
     def _exchange(self, worker: int, request: bytes) -> bytes:
         connection = self._connections[worker]
@@ -123,21 +107,3 @@ def end_with(lifeline: int) -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-def worker_environment(import_path: Path | None = None) -> dict[str, str]:
-    """Return the environment of a process with one thread that finds this package.
-
-    import_path: a folder whose modules it may import too, as it may those of this process's script.
-    """
-    prefixes = {sys.prefix, sys.base_prefix}
-    others = [path for path in sys.path if not any(map(Path(path).is_relative_to, prefixes))]
-    first = [import_path, Path(__file__).parents[2], os.environ.get("PYTHONPATH")]
-    paths = dict.fromkeys(filter(None, [*first, *others]))
-    return {
-        **os.environ,
-        **dict.fromkeys(_ONE_THREAD, "1"),
-        "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-    }

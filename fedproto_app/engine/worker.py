@@ -1,7 +1,6 @@
 """A worker process of the engine: the ClientApp of some nodes, order after order.
 
-The engine starts one process of this module. It imports the modules that all workers need and
-reads the run's data, each once, and forks into one worker per socket. A worker ends with the
+A run's first worker reads the data, once, and forks into the others. A worker ends with the
 engine, however the engine ended: nothing is written to the lifeline, and it closes when the engine
 ends.
 """
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import traceback
 from multiprocessing.connection import Connection
 
@@ -129,9 +127,8 @@ def flushed() -> bytes:
     return frames.DONE
 
 
-def main() -> None:
-    """Run a worker. Arguments: file descriptors of the lifeline and of a socket per worker."""
-    lifeline, *sockets = map(int, sys.argv[1:])
+def main(lifeline: int, *sockets: int) -> None:
+    """Run workers, this process one of them. Arguments: descriptors, sockets one a worker."""
     take_identity()
     own_socket = sockets[0]
     request = received(first := Connection(own_socket))
@@ -149,8 +146,3 @@ def main() -> None:
     end_with(lifeline)
     engine = first if own_socket == sockets[0] else Connection(own_socket)
     serve(engine, request, sockets.index(own_socket))
-    os._exit(0)  # no worker has anything to tidy up
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,16 @@
 """The runs of a sweep as parallel processes, and their progress on the terminal.
 
-``python -m fedproto_app.experiments.sweep_runs`` makes one run. The sweep writes the run's settings
-as a line of JSON into its standard input and keeps the pipe open. When the pipe closes, however the
-sweep ended, the process ends at once, so that no process writes a run when the sweep resumes it.
+The sweep writes the settings of a process's run as a line of JSON into a pipe and keeps it open.
+When the pipe closes, however the sweep ended, the process ends at once, so that no process writes a
+run when the sweep resumes it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import subprocess
+import os
+import select
 import sys
 import tempfile
 import time
@@ -32,7 +33,8 @@ from rich.progress import (
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.loading import look_here_for_users_code
-from fedproto_app.engine.pool import cores, end_with, worker_environment
+from fedproto_app.engine import starter
+from fedproto_app.engine.pool import cores, end_with
 from fedproto_app.experiments.run_settings import resumed_settings, simulated_settings
 from fedproto_app.experiments.simulation import simulate_here
 from fedproto_app.report.progress import clock_text
@@ -42,6 +44,7 @@ if TYPE_CHECKING:  # a run need not wait for Optuna
     from fedproto_app.experiments.sweep_plan import Trial
 
 _LOOK_EVERY = 0.1  # seconds
+_DONE = b"."
 
 
 @dataclass(frozen=True)
@@ -111,38 +114,33 @@ class _Process:
     def __init__(self, job: Job, nodes: int, workers: int) -> None:
         self.job = job
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedproto_app.experiments.sweep_runs"],
-            stdin=subprocess.PIPE,
-            stdout=self._output,
-            stderr=self._output,
-            env=worker_environment(),  # one thread: several runs share the cores
-            start_new_session=True,  # the terminal's Ctrl-C is for the sweep
-            bufsize=0,
-        )
-        assert self._process.stdin is not None
-        self._orders = self._process.stdin
+        orders, self._orders = os.pipe()
+        self._end, ending = os.pipe()  # the process alone can write to it
+        starter.start(f"{__name__}:main", [orders, ending], self._output)
+        os.close(orders)
+        os.close(ending)
         order = {"settings": flat_settings(job.settings), "nodes": nodes, "workers": workers}
-        with suppress(BrokenPipeError):  # the process has already ended
-            self._orders.write((json.dumps(order) + "\n").encode())
+        with suppress(BrokenPipeError), open(self._orders, "wb", closefd=False) as pipe:
+            pipe.write((json.dumps(order) + "\n").encode())  # unless the process has ended
 
     def has_ended(self) -> bool:
-        return self._process.poll() is not None
+        return bool(select.select([self._end], [], [], 0)[0])
 
     def close(self) -> None:
         """Let the process end at once, without waiting for it."""
-        self._orders.close()
+        if self._orders >= 0:
+            os.close(self._orders)
+        self._orders = -1
 
     def end(self) -> str:
         """End the process if it has not ended and return why the run failed, or ""."""
         self.close()
-        code = self._process.wait()
-        with self._output as output:
-            if code == 0 and self.job.finished:
+        with open(self._end, "rb") as end, self._output as output:
+            if end.read() == _DONE and self.job.finished:  # waits for the process
                 return ""
             output.seek(0)
             lines = output.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"its process ended with {code}"
+        return lines[-1] if lines else "its process was ended"
 
 
 class SweepProgress:
@@ -230,16 +228,14 @@ def make_run(settings: dict[str, object], nodes: int, workers: int) -> None:
     simulate_here(complete, nodes, workers, Console(quiet=True), verbose=False)
 
 
-def main() -> None:
-    """Make one run. Exit code 1: the run failed, and stderr ends with the reason."""
-    order = json.loads(sys.stdin.buffer.readline())
-    end_with(sys.stdin.fileno())
+def main(orders: int, ending: int) -> None:
+    """Make one run. Arguments: descriptors, of the pipe with its settings, and of the pipe that
+    gets `_DONE` after it. If the run fails, stderr ends with the reason."""
+    with open(orders, "rb", buffering=0, closefd=False) as pipe:
+        order = json.loads(pipe.readline())
+    end_with(orders)
     try:
         make_run(**order)
+        os.write(ending, _DONE)
     except (FedProtoError, OSError) as error:
         print(error, file=sys.stderr)
-        sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -11,12 +11,8 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial.distance import cdist, squareform
-from sklearn.metrics import silhouette_score
+
+# scipy and sklearn take a second to import, and most methods do without them.
 
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -78,6 +74,8 @@ def closeness(points: NDArray[np.float64]) -> Matrix:
     The median is over the distances above 0, so that a hostile client far away changes nothing for
     the others.
     """
+    from scipy.spatial.distance import cdist
+
     near = np.empty((len(points), len(points)), np.float32)
     for rows in spans(len(points), BLOCK):
         near[rows] = cdist(points[rows], points)
@@ -110,6 +108,8 @@ def agglomerate_by_silhouette(psi: Matrix, most_clusters: int = MOST_CLUSTERS) -
     Ties take the lowest number. Returns one cluster for two clients or fewer, and if no number has
     a positive silhouette, for example when all clients are alike.
     """
+    from sklearn.metrics import silhouette_score
+
     best, best_score = np.zeros(len(psi), np.int64), 0.0
     pairs = _merges(psi)
     distance = np.maximum(1 - psi, 0)  # ψ of equal heads may be rounded to above 1
@@ -145,6 +145,9 @@ def _mirror_diagonal_blocks(matrix: Matrix) -> None:
 
 def _merges(psi: Matrix) -> Pairs:
     """Return a client of each of the two clusters that a merge joins, nearest first: [N − 1, 2]."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
     apart = 1 - squareform(psi, checks=False)  # a float32 for each pair
     tree = linkage(apart, "average") if len(apart) else np.empty((0, 4))
     client_of = [*range(len(psi))]  # of each cluster, in scipy's numbering
@@ -160,6 +163,9 @@ def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:
 
     A cut at a height would leave fewer clusters where several merges share it.
     """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
     done = pairs[: max(clients - clusters, 0)].T
     graph = coo_array((np.ones(done.shape[1]), (done[0], done[1])), shape=(clients, clients))
     _, labels = connected_components(graph, directed=False)
@@ -181,6 +187,8 @@ def match_labels(previous: Labels, current: Labels, clusters: int) -> Labels:
     takes the lowest number that `previous` does not have, or else the lowest free number. Only the
     groups in `current` matter, not its numbers.
     """
+    from scipy.optimize import linear_sum_assignment
+
     present = current != ABSENT
     labels = by_first_appearance(current[present])
     count = int(labels.max(initial=-1)) + 1

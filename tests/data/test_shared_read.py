@@ -13,6 +13,7 @@ import pytest
 from fedproto_app.data import shared_read
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shared_read import forget, read_once
+from fedproto_app.engine import starter
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.engine.simulation import simulate, simulate_without_workers
 from fedproto_app.settings import DataSettings, Settings, settings_from
@@ -73,6 +74,7 @@ def test_the_workers_of_an_engine_share_one_read(
     path, log = written(tmp_path), tmp_path / "opened"
     (tmp_path / "sitecustomize.py").write_text(NOTES_OPENED_FILES.format(log=str(log)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(starter, "_starter", None)  # a new one imports the module
     settings = run_settings(tmp_path, **{"data.source": "wide-csv", "data.path": str(path)})
     with WorkerPool(2, tmp_path / "log") as pool:
         folder = simulate(settings, NODES, pool, 2, lambda _: None).path

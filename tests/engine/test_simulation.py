@@ -210,12 +210,12 @@ def test_a_worker_that_is_killed_is_told_and_stops_the_run(tmp_path: Path) -> No
     settings = small_settings(
         tmp_path, rounds=40, **{"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0}
     )
-    other_processes = set(children_of(os.getpid()))  # of the module's pool; process ids wrap
+    before = first_workers()
     with WorkerPool(2, tmp_path / "log") as pool:
 
         def kill(record: Mapping[str, Any]) -> None:
             if record["round"] == 2:
-                (victim,) = set(children_of(os.getpid())) - other_processes
+                (victim,) = first_workers() - before
                 os.kill(victim, signal.SIGKILL)
 
         with pytest.raises(FederationError, match="worker process 1 of 2 has ended"):
@@ -234,9 +234,14 @@ def test_sigkill_of_the_command_leaves_no_worker(tmp_path: Path) -> None:
         rounds = tmp_path / "runs" / "mine" / "rounds.jsonl"
         wait_for(lambda: rounds.exists() and rounds.stat().st_size > 0, 120)
         workers = descendants_of(process.pid)
-        assert len(workers) == 3
+        assert len(workers) == 4  # with the starter
         process.kill()
     wait_for(lambda: not any(is_alive(worker) for worker in workers), 10)
+
+
+def first_workers() -> set[int]:
+    """Return the first worker of each pool of this process."""
+    return {worker for starter in children_of(os.getpid()) for worker in children_of(starter)}
 
 
 def wait_for(done: Any, seconds: float) -> None:
@@ -263,7 +268,7 @@ def children_of(process: int) -> list[int]:
             words = (stat.parent / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == process and b"engine.worker" in words and fields[0] != "Z":
+        if int(fields[1]) == process and b"engine.starter" in words and fields[0] != "Z":
             children.append(int(stat.parent.name))
     return children
 

@@ -1,0 +1,165 @@
+"""A process that has imported torch and Flower, and forks into the processes that need them.
+
+The imports cost three seconds of processor time, a fork some milliseconds. The starter is started
+with the first run of a program and serves all its runs. It reads no data and computes nothing, so
+what it forks into is like a new process. It ends when the program ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from fedproto_app.core.errors import FederationError
+from fedproto_app.core.loading import load
+
+MOST_FILES = 250  # of a request; Linux passes at most 253 in a message
+_LONGEST = 2**16  # bytes of a request
+# One thread a process: else the libraries of each would use all cores, and sums their order.
+_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_PROGRAM = "from fedproto_app.engine.starter import serve; serve()"
+
+
+def start(
+    work: str, files: Sequence[int], output: IO[bytes], import_path: Path | None = None
+) -> None:
+    """Start a process that calls a function with files, and then ends.
+
+    work: the function, ``package.module:name``; its arguments are descriptors. files: descriptors
+    that are open here, at most `MOST_FILES`. output: for what the process prints. import_path: a
+    folder whose modules it may import too, as it may those of this process's script. Raises
+    `FederationError` if this system cannot fork.
+    """
+    global _starter
+    if not hasattr(os, "fork"):
+        raise FederationError("this system cannot fork workers; use --engine flower")
+    if _starter is None or not _starter.is_running():
+        _starter = _Starter()
+    prefixes = {sys.prefix, sys.base_prefix}
+    others = [path for path in sys.path if not any(map(Path(path).is_relative_to, prefixes))]
+    before = _starter.environment
+    changed = {name: os.environ.get(name) for name in dict(before.items() ^ os.environ.items())}
+    request = {
+        "work": work,
+        "paths": [str(path) for path in (import_path, *others) if path],
+        "folder": os.getcwd(),
+        "environment": changed,
+    }
+    files = [output.fileno(), *files]
+    socket.send_fds(_starter.requests, [json.dumps(request).encode()], files)
+
+
+class _Starter:
+    """The starter, in the program.
+
+    requests: takes one request in each message. environment: of this process at the start.
+    """
+
+    def __init__(self) -> None:
+        self.environment = dict(os.environ)
+        self.requests, receiving = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        lifeline, self._lifeline = os.pipe()
+        passed = [lifeline, receiving.fileno(), self.requests.fileno()]
+        paths = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *map(str, passed)],
+            pass_fds=passed,
+            env={
+                **os.environ,
+                **dict.fromkeys(_ONE_THREAD, "1"),
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "FLWR_TELEMETRY_ENABLED": "0",
+                "FLWR_DISABLE_UPDATE_CHECK": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # only this process handles Ctrl-C
+        )
+        os.close(lifeline)
+        receiving.close()
+        atexit.register(self._close)
+
+    def is_running(self) -> bool:
+        if self._process.poll() is None:
+            return True
+        atexit.unregister(self._close)
+        self._close()
+        return False
+
+    def _close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._lifeline)
+        self.requests.close()
+
+
+class _Inherited:
+    """The starter, in a process that it forked into, which may need processes too."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self.requests, self.environment = requests, dict(os.environ)
+
+    def is_running(self) -> bool:
+        return True
+
+
+_starter: _Starter | _Inherited | None = None
+
+
+def serve() -> None:
+    """Serve requests in the starter's process until the program ends.
+
+    Arguments of the process: descriptors of the lifeline, and of both ends of the requests.
+    """
+    global _starter
+    import pandas  # noqa: F401 - this and the next are what most processes need
+
+    import fedproto_app.engine.worker  # noqa: F401
+
+    lifeline, receiving, sending = map(int, sys.argv[1:])
+    requests = socket.socket(fileno=receiving)
+    _starter = _Inherited(socket.socket(fileno=sending))
+    while True:
+        ready, _, _ = select.select([lifeline, requests], [], [])
+        if lifeline in ready:
+            return
+        request, files, _, _ = socket.recv_fds(requests, _LONGEST, MOST_FILES + 1)
+        if os.fork() == 0:
+            os.close(lifeline)
+            requests.close()
+            _become(json.loads(request), files)
+        for file in files:
+            os.close(file)
+        with suppress(ChildProcessError):  # there is none any more
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
+    """Do what a request asks for in this process, and end it."""
+    output, *others = files
+    os.dup2(output, sys.stdout.fileno())
+    os.dup2(output, sys.stderr.fileno())
+    os.chdir(request["folder"])
+    for name, value in request["environment"].items():
+        os.environ.pop(name, None)
+        os.environ |= {} if value is None else {name: value}
+    sys.path[:0] = [path for path in request["paths"] if path not in sys.path]
+    try:
+        load(request["work"], "work")(*others)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # what the starter would do at its end is not this process's to do
