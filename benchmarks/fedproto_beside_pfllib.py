@@ -69,8 +69,8 @@ def main() -> None:
     runs = origin(arguments)
     print(*table_texts(lines, texts=2), runs, sep="\n")
     if arguments.page:
-        lines = with_origin(lines, runs, made_today())
-        publish(PAGE, "pfllib", MAKER, lines, Shown(columns=(), keys=2))
+        table = with_origin(lines, runs, made_today())
+        publish(PAGE, "pfllib", MAKER, table, Shown(columns=(), keys=2))
 
 
 def made_job(seed: int, folder: Path) -> dict[str, Any]:
