@@ -388,11 +388,3 @@ def test_the_command_writes_rows_whose_runs_are_here_and_keeps_the_others(
     assert shown.startswith("| Solo | 0.3750 | 0.1271 |")
     command.main([*options[:2], *options[3:], "--whole"])
     assert [line[0] for line in read_table(file)[1:]] == ["Solo", "FedALA"]
-
-
-def test_a_trial_leaves_the_page(forecasts: Page, tmp_path: Path) -> None:
-    file = table_file(forecasts.file, "milano")
-    before = forecasts.file.read_text(), file.read_text()
-    make_row(tmp_path, FORECASTS.quick(forecasts.quick), "fedala")
-    command.main(["forecasting", "milano", "--output", str(tmp_path), "--page-only", "--quick"])
-    assert (forecasts.file.read_text(), file.read_text()) == before
