@@ -73,6 +73,7 @@ results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR
 	$(BIN)/python -m benchmarks.results fuels
 	$(BIN)/python -m benchmarks.results classification
 	$(BIN)/python -m benchmarks.results sequences
+	$(BIN)/python -m benchmarks.rand_curves
 
 resolve: $(DEV)  ## pip finds versions that go together, for each end of Flower's range; two minutes
 	PIP=$(BIN)/pip PIP_ARGS="$(PIP_ARGS)" .ci/resolve
