@@ -227,7 +227,7 @@ def _seeds(head: Sequence[str], row: Sequence[str]) -> int:
 
 
 def _figures(cell: str) -> int:
-    """Count the figures of a cell; a mean with its standard deviation is two."""
+    """Count the figures of a cell. A mean with its standard deviation is two."""
     return 0 if cell == UNKNOWN else 2 if " ± " in cell else 1
 
 

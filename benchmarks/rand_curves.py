@@ -2,7 +2,7 @@
 
     python -m benchmarks.rand_curves [--output runs/results-sequences]
 
-Reads the runs of `benchmarks.results sequences` for its tables of clusters; draws
+Reads the runs of `benchmarks.results sequences` for its tables of clusters, and draws
 docs/results/rand.svg, a panel a data set. A curve is the mean over a row's seeds.
 """
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def rand_curve(group: Group) -> NDArray[np.float64]:
-    """Return the mean over runs, [R]; R is the number of rounds that all runs have."""
+    """Return the mean over runs, [R]. R is the number of rounds that all runs have."""
     curves: list[NDArray[np.float64]] = []
     for run in group.runs:
         with np.load(run.folder / "clusters.npz", allow_pickle=False) as clusters:

@@ -360,7 +360,7 @@ def _thinned(samples: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
 
 
 def trees_of(clients: Sequence[Rows]) -> Any:
-    """Return trees of these clients' pooled rows; validation rows choose their number."""
+    """Return trees of these clients' pooled rows. Validation rows choose their number."""
     import lightgbm
 
     most = MOST_ROWS // len(clients)
@@ -537,7 +537,7 @@ def other_methods() -> list[list[str]]:
 
 def chosen(fits: Mapping[str, Fit], case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return the test error by start and client, each of the method with the least validation
-    error; without a validation part, of the first."""
+    error, without a validation part of the first."""
     best: dict[str, Fit] = {}
     for key, fit in fits.items():
         of_case, start, client, *method = key.split("/")

@@ -70,7 +70,7 @@ class Processes:
         return sum(self._used.values())
 
     def look(self) -> None:
-        """Record their processor seconds and memory; shared memory counts once."""
+        """Record their processor seconds and memory. Shared memory counts once."""
         memory = 0
         for process in _family(self._process):
             try:
@@ -132,7 +132,7 @@ def _family(process: int) -> list[int]:
 
 
 def _proportional_bytes(process: int) -> int:
-    """Return the process's memory; a shared page counts in part to each of its processes."""
+    """Return the process's memory. A shared page counts in part to each of its processes."""
     for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

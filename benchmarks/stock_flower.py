@@ -5,7 +5,7 @@
 All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
 it), one local epoch a round, two processes of one thread each, whatever the environment says. They
 run in turns, several times. A round is timed from the end of the previous round to its own, as
-written to the file; nothing is evaluated in between. The table also has the processor time of all
+written to the file. Nothing is evaluated in between. The table also has the processor time of all
 processes per round, which depends less on other work of the machine. The first rounds do not count:
 processes start and data is loaded. At the end all must have reached the same loss.
 
@@ -52,7 +52,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 class Work(NamedTuple):
     """The work of every contestant: clients, days of a client's series, batches of all clients,
-    rounds; and the file of the batches for contestants that do not read the series."""
+    rounds. file: of the batches for contestants that do not read the series."""
 
     clients: int
     days: int
@@ -134,7 +134,7 @@ def main() -> None:
 
 
 def write_clients(file: Path, clients: int, days: int) -> int:
-    """Write all clients' batches for the peers, client by client; return their number."""
+    """Write all clients' batches for the peers, client by client, and return their number."""
     settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
     windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
     arrays = {
@@ -159,7 +159,7 @@ def compare(
 
 
 def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], None]) -> Timing:
-    """Run to the end of the last counted round; time the rounds after the warm-up."""
+    """Run to the end of the last counted round, and time the rounds after the warm-up."""
     progress(label + "starting")
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder,
@@ -304,7 +304,7 @@ def loss_spread(runs: Runs) -> float:
 
 
 def _loss(line: str, clients: int) -> float:
-    """Return the mean loss of a round's line; raise an error if a client did not train."""
+    """Return the mean loss of a round's line, and raise an error if a client did not train."""
     noted = json.loads(line)
     if noted["clients"] != clients:
         raise FederationError(f"{noted['clients']} of {clients} clients trained")

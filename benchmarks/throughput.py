@@ -4,7 +4,7 @@
 
 The steps are the app's own (`train_cohort`), on windows of the synthetic traffic: FUELS's whole
 loss on both views with guidance, and Solo's prediction loss. Both ways of training run in the
-same process with the same threads, in turns; Flower's simulation starts two such processes
+same process with the same threads, in turns. Flower's simulation starts two such processes
 on two cores.
 """
 
@@ -107,7 +107,7 @@ def measure(repetitions: int) -> Rates:
 
 
 def table(measured: Rates) -> Lines:
-    """Return median rates; the ratio is the median of the ratios within each repetition."""
+    """Return median rates. The ratio is the median of the ratios within each repetition."""
     rows = []
     for method, engine in product(METHODS, ENGINES):
         alone, together = (measured[method, engine, size] for size in SIZES)
@@ -167,7 +167,7 @@ def _start(engine: Engine) -> float:
 
 
 def _train(engine: Engine, method: str, size: int) -> Span:
-    """Train one epoch of all clients in cohorts of this size; return the client-steps."""
+    """Train one epoch of all clients in cohorts of this size, and return the client-steps."""
     torch.set_num_threads(engine.threads)
     settings = _settings(method, size)
     learner = make_learner(settings, ForecastingTask(settings))

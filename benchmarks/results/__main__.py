@@ -5,8 +5,8 @@
     python -m benchmarks.results forecasting milano --only kindred,solo
     python -m benchmarks.results sequences --page-only           # from existing runs
 
-Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. A table summarises all finished runs of its
+Each row is a `fedproto run`. Finished runs in the output folder are not repeated, so the command
+can be interrupted. Delete a run's folder to repeat it. A table summarises all finished runs of its
 rows, from any call. All its lines go to docs/results/tables/PAGE-TABLE.csv, whose lines stay if
 their runs are missing, and the page shows some of them. A run whose settings differ from its row's
 present settings is refused. Test errors are never used to choose.
@@ -47,7 +47,7 @@ _VERSIONS = ("fedproto-app", "flwr", "torch")
 
 
 def new_lines(table: Table, page_name: str, output: Path) -> Lines:
-    """Return the lines of a table's finished runs, with their origin; none without a run."""
+    """Return the lines of a table's finished runs, with their origin, none without a run."""
     groups = finished(table, output)
     if not groups:
         return []

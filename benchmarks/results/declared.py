@@ -50,7 +50,7 @@ _OF_ROWS = ("settings", "changed", "without", "folder", "rows", "columns", "pape
 class Job:
     """One run: its folder under the output folder, its file in configs/, changed settings.
 
-    A string among the settings is passed to `--set` as it is; other values are written as TOML.
+    A string among the settings is passed to `--set` as it is. Other values are written as TOML.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Table:
     def waves(self, seeds: Sequence[int], only: Sequence[str], output: Path) -> list[list[Job]]:
         """Return the runs, and after them the runs that use an encoder which the first train.
 
-        only: rows to make, with the runs that they need; empty for all.
+        only: rows to make, with the runs that they need, and empty for all.
         """
         chosen = [row for key, row in self.rows.items() if not only or key in only]
         learners = [row.encoder for row in chosen if row.encoder]
