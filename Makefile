@@ -41,10 +41,8 @@ wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; sev
 
 bench: $(DEV)  ## speed, memory and disk as ratios against peers, perhaps half an hour
 	$(BIN)/python -m benchmarks.throughput
-	PIP_ARGS="$(PIP_ARGS)" $(BIN)/python -m benchmarks.stock_flower
-	$(BIN)/python -m benchmarks.client_state
+	$(BIN)/python -m benchmarks.stock_flower
 	$(BIN)/python -m benchmarks.jsd
-	$(BIN)/python -m benchmarks.affect
 
 containers: $(DEV)  ## the federation in containers, for real; BASE_IMAGE: what the image stands on
 	$(BIN)/python -m benchmarks.containers $(CONTAINERS)
@@ -75,6 +73,7 @@ results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR
 	$(BIN)/python -m benchmarks.results fuels
 	$(BIN)/python -m benchmarks.results classification
 	$(BIN)/python -m benchmarks.results sequences
+	$(BIN)/python -m benchmarks.rand_curves
 
 resolve: $(DEV)  ## pip finds versions that go together, for each end of Flower's range; two minutes
 	PIP=$(BIN)/pip PIP_ARGS="$(PIP_ARGS)" .ci/resolve
@@ -103,4 +102,4 @@ $(NEWEST): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf docs/_build $(VENV) $(NEWEST_VENV) .venv-pfl .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf docs/_build $(VENV) $(NEWEST_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

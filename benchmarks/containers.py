@@ -467,7 +467,7 @@ def main() -> None:
 def table(checks: Sequence[Check]) -> list[str]:
     """Return the rows as a table of the page."""
     rows = [(check.name, check.detail, f"{check.seconds:.0f}") for check in checks]
-    note = f"`python -m benchmarks.containers --page`; {machine_line()}."
+    note = f"`python -m benchmarks.containers --page`, {machine_line()}."
     head = ("what must hold", "what happened", "seconds")
     return [*table_texts([head, *rows], texts=2), "", note]
 

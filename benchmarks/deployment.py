@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.local_federation import LocalFederation, node_config
+from benchmarks.pages import Lines, print_table
 from benchmarks.parts import output_in, parser_of, wait_until
-from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.ops.superlink import SuperLink
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import flower_config, settings_from
@@ -103,7 +102,7 @@ def process_seconds() -> float:
     return statistics.median(seconds)
 
 
-def table(costs: dict[str, Cost], starts: float) -> Table:
+def table(costs: dict[str, Cost], starts: float) -> Lines:
     """Return a row for each way to run: where a deployed round's seconds go."""
     headings = ["run", "first round ended after", "a later round", "a node's work"]
     headings += ["process start", "messages and waiting", "× simulation"]
@@ -113,7 +112,7 @@ def table(costs: dict[str, Cost], starts: float) -> Table:
         overhead = cost.later - cost.work - start
         figures = (cost.first, cost.later, cost.work, start, overhead)
         rows.append((name, *(f"{figure:.1f}" for figure in figures), f"{cost.later / base:.1f}"))
-    return figure_table(headings, rows, title=f"FUELS, 24 clients on {NODES} nodes, seconds")
+    return [headings, *rows]
 
 
 def _wait_for_a_round(output: Path) -> float:
@@ -147,7 +146,7 @@ def main() -> None:
     for interval in (FLOWERS_INTERVAL, OUR_INTERVAL):
         with console.status(f"SuperNodes, looking for work every {interval} s"):
             costs[f"SuperNodes, {interval} s"] = deployed(rounds, interval)
-    print_with_machine(table(costs, starts))
+    print_table(table(costs, starts))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 
     python -m benchmarks.fedproto_beside_pfllib CHECKOUT [--seeds 0,1,2,3,4] [--page]
 
-CHECKOUT is a clone of https://github.com/TsingZ0/PFLlib; nothing of it is part of this app. It runs
+CHECKOUT is a clone of https://github.com/TsingZ0/PFLlib. Nothing of it is part of this app. It runs
 in its own process, with this Python, which then needs h5py, scikit-learn and matplotlib.
 
 Both sides have the same train and test images of every client, the same first parameters of the
 same small CNN, plain SGD, and the same number of full batches: PFLlib leaves out a last batch that
 is not full, so every client has as many images as fill its batches. What is left to chance is the
-order of the images. PFLlib makes a client's prototypes of all epochs of a round while it trains;
-the app makes them of the trained model.
+order of the images. PFLlib makes a client's prototypes of all epochs of a round while it trains.
+The app makes them of the trained model.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def main() -> None:
     runs = origin(arguments)
     print(*table_texts(lines, texts=2), runs, sep="\n")
     if arguments.page:
-        lines = with_origin(lines, runs, made_today())
-        publish(PAGE, "pfllib", MAKER, lines, Shown(columns=(), keys=2))
+        table = with_origin(lines, runs, made_today())
+        publish(PAGE, "pfllib", MAKER, table, Shown(columns=(), keys=2))
 
 
 def made_job(seed: int, folder: Path) -> dict[str, Any]:

@@ -5,9 +5,9 @@
     python -m benchmarks.history_results --page-only        # from existing figures
 
 Only closed forms: ridge regression and Kindred, each client for itself, and Kindred. First every
-client has so many days of train samples; then one client at a time does, while the others have all
-their days. Both halves of the methods are the app's own, one client after the other in one process;
-so with all days these are the errors of `fedproto run` with the same settings.
+client has so many days of train samples. Then one client at a time does, while the others have all
+their days. Both halves of the methods are the app's own, one client after the other in one process.
+So with all days these are the errors of `fedproto run` with the same settings.
 
 With fewer days a client's scale differs, so all its errors are on the scale of its whole training
 part. The validation part never changes: days of history are days of training.
@@ -161,7 +161,7 @@ def temperatures_of(kindred: AnyLearner) -> Sequence[float]:
 def with_equal_history(
     series: Sequence[ClientSeries], settings: Settings, days: int
 ) -> tuple[Errors, Any]:
-    """Give all clients the same days; return their errors and contributions."""
+    """Give all clients the same days, and return their errors and contributions."""
     of_days = settings_from({**flat_settings(settings), "data.history": days})
     ridge, kindred = (learner_of(of_days, method) for method in METHODS)
     clients = [Client(client_series, of_days, days) for client_series in series]

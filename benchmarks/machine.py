@@ -1,10 +1,8 @@
-"""The machine a benchmark ran on: its cores, its versions and its matrix product rate."""
+"""The machine a benchmark ran on: its cores and its versions."""
 
 from __future__ import annotations
 
 import os
-import statistics
-import time
 from pathlib import Path
 from platform import machine, python_version
 
@@ -20,18 +18,6 @@ def machine_line() -> str:
 def processors() -> str:
     """Return the cores that this process may use, and their kind."""
     return f"{_cores()} cores, {_processor()}"
-
-
-def gemm_rate(size: int = 1024, repetitions: int = 9) -> float:
-    """Return the FLOP/s of a float32 product of two [size, size] matrices on these threads."""
-    first, second = torch.randn(size, size), torch.randn(size, size)
-    out = first @ second
-    seconds = []
-    for _ in range(repetitions):
-        start = time.perf_counter()
-        torch.mm(first, second, out=out)
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / statistics.median(seconds)
 
 
 def _cores() -> int:

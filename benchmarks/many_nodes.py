@@ -95,10 +95,10 @@ def main() -> None:
         f"`python -m benchmarks.many_nodes --nodes {arguments.nodes} --killed {arguments.killed} "
         f"--at-once {arguments.at_once} --rounds {arguments.rounds} --page`: FUELS, one client per "
         f"node, {arguments.killed} nodes killed in round 2. ClientApps take turns, "
-        f"{arguments.at_once} at a time, so the seconds are this machine's; nodes that wait for "
-        f"their turn are not probed. All connected after {outcome.joined:.0f} s; "
-        f"{outcome.memory:.1f} GB of memory in all; processor time of the SuperLink "
-        f"{outcome.superlink:.0f} s, of the ServerApp {outcome.serverapp:.0f} s; {machine_line()}."
+        f"{arguments.at_once} at a time, so the seconds are this machine's, and nodes that wait "
+        f"for their turn are not probed. All connected after {outcome.joined:.0f} s, with "
+        f"{outcome.memory:.1f} GB of memory in all. Processor time of the SuperLink "
+        f"{outcome.superlink:.0f} s, of the ServerApp {outcome.serverapp:.0f} s, {machine_line()}."
     )
     console.print("\n".join([*table, "", note]), soft_wrap=True, markup=False)
     if arguments.page:

@@ -16,7 +16,7 @@ from datetime import date
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.machine import processors
+from benchmarks.machine import machine_line, processors
 
 Lines = Sequence[Sequence[str]]  # a table: the column names, then its rows
 
@@ -58,6 +58,11 @@ def write_section(page: Path, name: str, maker: str, lines: Sequence[str]) -> No
 
 def _markers(name: str, maker: str) -> tuple[str, str]:
     return f"<!-- {name}: written by {maker} -->", f"<!-- /{name} -->"
+
+
+def print_table(lines: Lines, *notes: str, texts: int = 1) -> None:
+    """Print the table as Markdown, with these notes and the machine below it."""
+    print(*table_texts(lines, texts), "", *notes, f"{machine_line()}.", sep="\n")
 
 
 def table_texts(lines: Lines, texts: int | None = 1) -> list[str]:
@@ -222,7 +227,7 @@ def _seeds(head: Sequence[str], row: Sequence[str]) -> int:
 
 
 def _figures(cell: str) -> int:
-    """Count the figures of a cell; a mean with its standard deviation is two."""
+    """Count the figures of a cell. A mean with its standard deviation is two."""
     return 0 if cell == UNKNOWN else 2 if " ± " in cell else 1
 
 

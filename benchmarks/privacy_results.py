@@ -172,7 +172,7 @@ def footnote() -> str:
     return (
         f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients unless "
         f"stated, δ = {DELTA:g}, all clients in every round, seed "
-        f"{' and '.join(map(str, SEEDS))}; {machine_line()}."
+        f"{' and '.join(map(str, SEEDS))}, {machine_line()}."
     )
 
 

@@ -103,7 +103,7 @@ class Shared:
 
     def totals(self, epsilon: float = 0.0, seed: str = "", clients: int = 0) -> Arrays:
         """Return the totals that nodes get. epsilon: 0 for no noise. clients: as if there were so
-        many; 0: as they are."""
+        many, and 0: as they are."""
         count = clients or self.clients
         sums = {name: array * (count / self.clients) for name, array in self.sums.items()}
         noise = {"privacy.mechanism": "gaussian", "privacy.epsilon": epsilon} if epsilon else {}
@@ -143,8 +143,8 @@ def others_in(start: Start, newcomer: int, parts: int) -> list[ClientWindows]:
 
 
 def figures_of(name: str, row: int) -> dict[str, float]:
-    """Return the errors of a newcomer relative to that of its response alone, by form, parts and ε;
-    with ε = 1 and "as if", by the number of clients instead of parts."""
+    """Return the errors of a newcomer relative to that of its response alone, by form, parts and ε.
+    With ε = 1 and "as if", by the number of clients instead of parts."""
     file = OUTPUT / f"noise-{name}-{row}.json"
     figures: dict[str, float] = {}
     if file.exists():

@@ -17,7 +17,6 @@ another ended.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -361,7 +360,7 @@ def _thinned(samples: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
 
 
 def trees_of(clients: Sequence[Rows]) -> Any:
-    """Return trees of these clients' pooled rows; validation rows choose their number."""
+    """Return trees of these clients' pooled rows. Validation rows choose their number."""
     import lightgbm
 
     most = MOST_ROWS // len(clients)
@@ -493,7 +492,7 @@ def forests(figures: Figures, start: Start, case: str) -> None:
     print(f"start {figures.place}: trees, {case}", flush=True)
 
 
-# --- other methods, masks and time ----------------------------------------------------------------
+# --- other methods ----------------------------------------------------------------
 
 
 def run_of(folder: Path, method: str, known: str, **changes: object) -> Run:
@@ -533,46 +532,12 @@ def other_methods() -> list[list[str]]:
     return lines
 
 
-def masked_difference() -> float:
-    """Return the largest difference of a client's test MSE between masked and plain sums."""
-    with TemporaryDirectory() as folder:
-        changes = {"data.max-steps": 3000, "rounds": 2, "seed": 0}
-        errors = [
-            run_of(Path(folder), "fedavg", WIND_COLUMNS, **changes, **masks).clients["mse"]
-            for masks in ({}, {"aggregation.secure": True})
-        ]
-    return float((errors[0] - errors[1]).abs().max())
-
-
-def stage_seconds() -> float:
-    """Return the processor seconds of a client for the stage: two years of hours, six columns.
-
-    The samples without the response count as well, because they are built again.
-    """
-    draws, hours = np.random.default_rng(0), 2 * 365 * DAY
-    known = np.sin(np.arange(hours)[:, None] / 50 + np.arange(6)) + draws.normal(size=(hours, 6))
-    clock = Clock(np.timedelta64(3600, "s"), np.timedelta64(0, "s"))
-    series = ClientSeries(
-        "a", known @ draws.normal(size=6), clock=clock, known=known, columns=tuple("abcdef")
-    )
-    start = Start([series, replace(series, name="b")], 0.8)
-    client = start.windows(0, "all")
-    totals = start.totals([client, client])
-    seconds = []
-    for _ in range(5):
-        before = time.process_time()
-        start.totals([client])
-        start.without_response(client, totals)
-        seconds.append(time.process_time() - before)
-    return min(seconds)
-
-
 # --- the page -------------------------------------------------------------------------------------
 
 
 def chosen(fits: Mapping[str, Fit], case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return the test error by start and client, each of the method with the least validation
-    error; without a validation part, of the first."""
+    error, without a validation part of the first."""
     best: dict[str, Fit] = {}
     for key, fit in fits.items():
         of_case, start, client, *method = key.split("/")
@@ -620,8 +585,6 @@ def main() -> None:
     parser.add_argument("--start", type=int, choices=(0, 1), help="only this starting time")
     parser.add_argument("--days", default=",".join(DAYS), help="of newcomers")
     parser.add_argument("--methods", action="store_true", help="FUELS and FedAvg on wind")
-    parser.add_argument("--masked", action="store_true", help="masked sums against plain ones")
-    parser.add_argument("--time", action="store_true", help="processor seconds of the stage")
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -631,11 +594,6 @@ def main() -> None:
         )
         lines = with_origin(other_methods(), runs, made_today())
         publish(PAGE, "methods", MAKER, lines, Shown(columns=()))
-    if arguments.masked:
-        print(f"masked sums change a client's test MSE by at most {masked_difference():.1e}")
-    if arguments.time:
-        print(f"{stage_seconds():.2f} processor seconds a client")
-    if arguments.methods or arguments.masked or arguments.time:
         return
     for name in arguments.sets or SETS:
         places = (0, 1) if arguments.start is None else (arguments.start,)

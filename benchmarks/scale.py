@@ -21,11 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.pages import ROOT
+from benchmarks.pages import ROOT, Lines, print_table
 from benchmarks.parts import PROGRAM, changes_of, processor_seconds
-from benchmarks.tables import figure_table, print_with_machine
 
 SETTINGS = {"method": "fuels", "data.source": "synthetic-traffic", "data.synthetic.days": 8}
 ROUND = re.compile(r"round \d+/\d+ ")  # has ended
@@ -72,7 +70,7 @@ class Processes:
         return sum(self._used.values())
 
     def look(self) -> None:
-        """Record their processor seconds and memory; shared memory counts once."""
+        """Record their processor seconds and memory. Shared memory counts once."""
         memory = 0
         for process in _family(self._process):
             try:
@@ -134,15 +132,15 @@ def _family(process: int) -> list[int]:
 
 
 def _proportional_bytes(process: int) -> int:
-    """Return the process's memory; a shared page counts in part to each of its processes."""
+    """Return the process's memory. A shared page counts in part to each of its processes."""
     for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     return 0
 
 
-def table(costs: dict[int, Cost], rounds: int) -> Table:
-    """Return a row for each number of clients."""
+def table(costs: dict[int, Cost]) -> Lines:
+    """Return a row for each number of clients. A later round: the mean without the first."""
     headings = ["clients", "first round, s", "a later round, s", "CPU-s", "ms of CPU a client"]
     headings += ["whole, s", "CPU-s", "peak GB", "GB of files", "files"]
     rows = [
@@ -160,9 +158,7 @@ def table(costs: dict[int, Cost], rounds: int) -> Table:
         )
         for clients, cost in costs.items()
     ]
-    title = f"FUELS, 8 days of synthetic traffic, {rounds} rounds, two nodes, two workers"
-    caption = "a later round: the mean without the first; whole: from the command to its end"
-    return figure_table(headings, rows, title=title, caption=caption, texts=0)
+    return [headings, *rows]
 
 
 def main() -> None:
@@ -183,7 +179,7 @@ def main() -> None:
             costs[clients] = watch(clients, arguments.rounds, Path(folder))
         seconds = costs[clients].end.wall
         console.print(f"{clients:,} clients: done after {seconds:.0f} s", style="dim")
-    print_with_machine(table(costs, arguments.rounds))
+    print_table(table(costs), texts=0)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def main() -> None:
         file.stem: json.loads(file.read_text(encoding="utf-8")) for file in output.glob("*.json")
     }
     if not arguments.no_page:
-        footnote = f"`python -m benchmarks.secure_sum`, {date.today()}; {machine_line()}."
+        footnote = f"`python -m benchmarks.secure_sum`, {date.today()}, {machine_line()}."
         write_section(PAGE, "cost", "benchmarks.secure_sum", [*_cost_table(rows), "", footnote])
         write_section(PAGE, "killed", "benchmarks.secure_sum", [*_killed_table(rows), "", footnote])
     sys.exit(0 if all(row["distance"] <= ALIKE for row in rows.values()) else 1)

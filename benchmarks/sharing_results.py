@@ -100,8 +100,8 @@ Errors = dict[str, list[float]]  # test MSE by method, of the clients in the sou
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set. steps: ahead; periods: of training at every client, 0: all. group: of a client,
-    which no model is told, if its owner could name one."""
+    """A data set. steps: ahead. periods: of training at every client, 0: all. group: of a client,
+    which models do not see."""
 
     settings: dict[str, object]
     steps: tuple[int, ...] = (1, 24)

@@ -26,8 +26,8 @@ from flwr.client.grpc_rere_client.connection import grpc_request_response
 from flwr.supercore.retry import make_simple_grpc_retry_invoker
 from rich.console import Console
 
+from benchmarks.pages import print_table
 from benchmarks.parts import end, processor_seconds
-from benchmarks.tables import figure_table, print_with_machine
 from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.superlink import free_port, tail
 
@@ -59,7 +59,7 @@ def main() -> None:
         figures = (f"{cost.joining:.1f}", f"{cost.polling:.2f}", f"{cost.wall:.2f}")
         rows.append((f"{nodes:,}", *figures, f"{POLL_INTERVAL * 1000 / cost.polling:,.0f}"))
     headings = ("nodes", "joining, ms", "a question, ms", "wall, ms", "nodes that fill a core")
-    print_with_machine(figure_table(headings, rows, title="Processor time of a SuperLink", texts=0))
+    print_table([headings, *rows], texts=0)
 
 
 def measure(nodes: int, polls: int) -> Cost:

@@ -1,10 +1,10 @@
-"""Local training: a cohort against the same clients one by one, and against matrix products.
+"""Local training: a cohort against the same clients one by one.
 
     python -m benchmarks.throughput [--quick]
 
 The steps are the app's own (`train_cohort`), on windows of the synthetic traffic: FUELS's whole
 loss on both views with guidance, and Solo's prediction loss. Both ways of training run in the
-same process with the same threads, in turns; Flower's simulation starts two such processes
+same process with the same threads, in turns. Flower's simulation starts two such processes
 on two cores.
 """
 
@@ -15,20 +15,18 @@ import multiprocessing
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import cache
 from itertools import product
 from multiprocessing.synchronize import Barrier
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich.progress import Progress
-from rich.table import Table
 
-from benchmarks.machine import gemm_rate
-from benchmarks.tables import figure_table, print_with_machine
+from benchmarks.pages import Lines, print_table
 from fedproto_app.core.messages import Guidance
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import Settings, settings_from
@@ -47,7 +45,6 @@ from fedproto_app.tasks.table import load_shard
 CLIENTS = 16
 METHODS = ("fuels", "solo")
 SIZES = (1, CLIENTS)
-AIM = 2.0
 
 
 class Engine(NamedTuple):
@@ -71,17 +68,13 @@ class Span(NamedTuple):
     amount: float
 
 
-class Measured(NamedTuple):
-    """Rates of each repetition: [method, engine, cohort size] steps/s, [engine] FLOP/s."""
-
-    steps: dict[tuple[str, Engine, int], list[float]]
-    gemm: dict[Engine, list[float]]
+# Client-steps a second of each repetition, by method, engine and size of a cohort.
+Rates = dict[tuple[str, Engine, int], list[float]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description="Client-steps a second of a cohort of 16 against the same clients one by one, "
-        "and the share of the machine's matrix product rate."
+        description="Client-steps a second of a cohort of 16 against the same clients one by one."
     )
     parser.add_argument(
         "--repetitions", type=int, default=7, metavar="N", help="rounds of all measurements (7)"
@@ -93,90 +86,34 @@ def main() -> None:
         parser.error(f"--repetitions {repetitions}: at least 1")
 
     measured = measure(repetitions)
-    print_with_machine(table(measured), *(verdict(name, measured.steps) for name in METHODS))
+    print_table(table(measured), texts=2)
 
 
-def measure(repetitions: int) -> Measured:
+def measure(repetitions: int) -> Rates:
     """Measure everything once to warm up, then so many times in turns."""
-    measured = Measured(defaultdict(list), defaultdict(list))
+    measured: Rates = defaultdict(list)
     configurations = list(product(METHODS, ENGINES, SIZES))
     with Workers() as workers, Progress(refresh_per_second=2) as progress:
-        total = (repetitions + 1) * (len(configurations) + len(ENGINES))
-        bar = progress.add_task("warming up", total=total)
+        bar = progress.add_task("warming up", total=(repetitions + 1) * len(configurations))
         for repetition in range(repetitions + 1):
             if repetition:
                 progress.update(bar, description=f"repetition {repetition} of {repetitions}")
-            for engine in ENGINES:
-                rate = workers.rate(engine, _products)
-                progress.advance(bar)
-                if repetition:
-                    measured.gemm[engine].append(rate)
             for method, engine, size in configurations:
-                rate = workers.rate(engine, _train, method, size)
+                rate = workers.rate(engine, method, size)
                 progress.advance(bar)
                 if repetition:
-                    measured.steps[method, engine, size].append(rate)
+                    measured[method, engine, size].append(rate)
     return measured
 
 
-def table(measured: Measured) -> Table:
-    """Return median rates; the ratio is the median of the ratios within each repetition."""
-    headings = ["method", "processes × threads", "one by one", "% GEMM", "cohort", "% GEMM"]
+def table(measured: Rates) -> Lines:
+    """Return median rates. The ratio is the median of the ratios within each repetition."""
     rows = []
     for method, engine in product(METHODS, ENGINES):
-        alone, together = (measured.steps[method, engine, size] for size in SIZES)
-        peak = statistics.median(measured.gemm[engine])
-        cells = []
-        for steps in (alone, together):
-            rate = statistics.median(steps)
-            cells += [f"{rate:,.0f}", f"{step_flop(method) * rate / peak:.0%}"]
-        ratio = f"{_ratio(together, alone):.2f}"
-        rows.append((method, str(engine), *cells, ratio, f"{peak / 1e9:.0f}"))
-    flop = ", ".join(f"{method} {step_flop(method) / 1e6:.1f}" for method in METHODS)
-    return figure_table(
-        [*headings, "ratio", "GEMM GFLOP/s"],
-        rows,
-        title=f"Client-steps a second, {CLIENTS} clients, batches of 24",
-        caption=f"% GEMM: MFLOP of a client-step's products ({flop}) × steps/s, against float32 "
-        "1024³ products in the same processes and threads",
-        texts=2,
-    )
-
-
-def verdict(method: str, steps: dict[tuple[str, Engine, int], list[float]]) -> str:
-    """Compare the best cohort training with the best one-by-one training, on two cores."""
-
-    def best(size: int) -> Engine:
-        return max(ENGINES, key=lambda engine: statistics.median(steps[method, engine, size]))
-
-    alone, together = best(1), best(CLIENTS)
-    ratio = _ratio(steps[method, together, CLIENTS], steps[method, alone, 1])
-    return (
-        f"{method}: best cohort ({together}) / best one by one ({alone}) = {ratio:.2f}, "
-        f"aim ≥ {AIM:g}: {'reached' if ratio >= AIM else 'missed'}"
-    )
-
-
-def step_flop(method: str) -> float:
-    """Return the FLOP of the large matrix products in one client's step, from their shapes.
-
-    Forward: each GRU of H units multiplies the state at all values but the first, whose state
-    is 0, and the projector multiplies the representation; backward costs twice the forward. The
-    decoder's, the GRUs' input and the cosines' products are left out: together 1%.
-    """
-    settings = _settings(method, CLIENTS)
-    data, hidden = settings.data, settings.model.representation_dim // 2
-    rows = data.period * (2 if method == "fuels" else 1)  # both views
-    states = (data.close_window - 1) + (data.periodic_window - 1)
-    forward = states * 2 * rows * hidden * 3 * hidden
-    if method == "fuels":
-        forward += (
-            2
-            * rows
-            * settings.model.representation_dim
-            * settings.method_table(FuelsSettings).prototype_dim
-        )
-    return 3.0 * forward
+        alone, together = (measured[method, engine, size] for size in SIZES)
+        rates = (f"{statistics.median(steps):,.0f}" for steps in (alone, together))
+        rows.append((method, str(engine), *rates, f"{_ratio(together, alone):.2f}"))
+    return [("method", "processes × threads", "one by one", "cohort", "ratio"), *rows]
 
 
 def _ratio(first: list[float], second: list[float]) -> float:
@@ -201,13 +138,12 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def rate(self, engine: Engine, work: Callable[..., Span], *arguments: Any) -> float:
-        """Return the amount per second over the engine's processes, from first start to last
+    def rate(self, engine: Engine, method: str, size: int) -> float:
+        """Return the client-steps per second over the engine's processes, from first start to last
         end."""
         pools = self._pools[: engine.processes]
-        spans = [
-            future.result() for future in [pool.submit(work, engine, *arguments) for pool in pools]
-        ]
+        futures = [pool.submit(_train, engine, method, size) for pool in pools]
+        spans = [future.result() for future in futures]
         seconds = max(span.end for span in spans) - min(span.start for span in spans)
         return sum(span.amount for span in spans) / seconds
 
@@ -230,15 +166,8 @@ def _start(engine: Engine) -> float:
     return time.monotonic()
 
 
-def _products(engine: Engine) -> Span:
-    """Return the FLOP of 1024³ products in a second at the median rate, which ignores pauses."""
-    torch.set_num_threads(engine.threads)
-    start = _start(engine)
-    return Span(start, start + 1, gemm_rate())
-
-
 def _train(engine: Engine, method: str, size: int) -> Span:
-    """Train one epoch of all clients in cohorts of this size; return the client-steps."""
+    """Train one epoch of all clients in cohorts of this size, and return the client-steps."""
     torch.set_num_threads(engine.threads)
     settings = _settings(method, size)
     learner = make_learner(settings, ForecastingTask(settings))

@@ -23,7 +23,7 @@ TRIALS, DRAWS = 1000, 500
 def made_errors(
     rng: np.random.Generator, clients: int, days: int, correlation: float, own_days: float = 0.0
 ) -> tuple[Floats, Floats]:
-    """Return errors and a rival's errors [K, D]; the median ratio of all clients and days is 1.
+    """Return errors and a rival's errors [K, D]. The median ratio of all clients and days is 1.
 
     correlation: of the clients' log ratios over the test part, which comes from common days.
     own_days: the share of the other spread that comes from days of a single client. The rest is

@@ -73,7 +73,7 @@ def _lines_of(name: str, console: Console) -> list[str]:
     if name == JOINT:
         lines = joint.table(compute(joint.error_of, list(joint.trials())))
         note = "Mean error of the honest clients over their error without the attack, least and "
-        note += f"largest of three data seeds. {made}: `analytic`, one solution; {machine_line()}."
+        note += f"largest of three data seeds. {made}: `analytic`, one solution, {machine_line()}."
     elif name == HONEST:
         jobs = [(case, seed) for case in honest.cases() for seed in honest.SEEDS]
         costs: dict[honest.Case, list[honest.Cost]] = {}
@@ -83,7 +83,7 @@ def _lines_of(name: str, console: Console) -> list[str]:
         note = (
             "Mean error over clients (MSE, or the share of wrong answers) without the limits, and "
             "its change with them: mean and standard deviation over three seeds, of the result "
-            f"pages' experiments in fewer rounds. {made}; {machine_line()}."
+            f"pages' experiments in fewer rounds. {made}, {machine_line()}."
         )
     else:
         study = STUDIES[name]
@@ -91,7 +91,7 @@ def _lines_of(name: str, console: Console) -> list[str]:
         kind = "accuracy, higher is better" if study.higher else "MSE, lower is better"
         rounds = study.settings["rounds"]
         note = f"{made}: `{study.settings['method']}`, test {kind}, {rounds} "
-        note += f"round{'s' if rounds > 1 else ''}; {machine_line()}."
+        note += f"round{'s' if rounds > 1 else ''}, {machine_line()}."
     return [*lines, "", note]
 
 

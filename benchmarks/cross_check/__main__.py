@@ -2,7 +2,7 @@
 
     python -m benchmarks.cross_check --python PATH [batches] [full] [--page]
 
-fluke lives in an environment of its own, whose Python --python names; it is no dependency. To make
+fluke lives in an environment of its own, whose Python --python names. It is no dependency. To make
 one, with the torch that this app has:
 
     python3.11 -m venv cross && . cross/bin/activate
@@ -59,7 +59,7 @@ class Experiment:
 
     @property
     def methods(self) -> list[Method]:
-        """Return the methods; only those without randomness if the experiment has none."""
+        """Return the methods, only those without randomness if the experiment has none."""
         return [method for method in METHODS if self.batch_size or not method.draws]
 
     def filled(self, changes: Changes) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def job(experiment: Experiment, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def peer_results(jobs: Sequence[Mapping[str, Any]], python: Path, folder: Path) -> dict[str, Any]:
-    """Run fluke; return its version, and for each job the clients' accuracies by method."""
+    """Run fluke, and return its version, and for each job the clients' accuracies by method."""
     jobs_file, answered = folder / "jobs.json", folder / "results.json"
     jobs_file.write_text(json.dumps(jobs), encoding="utf-8")
     command = [str(python), "-m", PEER, str(jobs_file), str(answered)]
@@ -145,7 +145,7 @@ def peer_results(jobs: Sequence[Mapping[str, Any]], python: Path, folder: Path) 
 
 
 def our_results(experiment: Experiment, job: Mapping[str, Any], folder: Path) -> Accuracies:
-    """Run this app's methods on the job; return the clients' accuracies by method."""
+    """Run this app's methods on the job, and return the clients' accuracies by method."""
     trained: dict[str, dict[Judged, list[float]]] = {}
     results = {}
     for method in experiment.methods:

@@ -21,7 +21,7 @@ Figures = Mapping[tuple[str, Judged], Sequence[Sequence[float]]]
 @dataclass(frozen=True)
 class Paired:
     """Differences of pairs. std: the sample standard deviation. limit: half the width of the 95%
-    confidence interval of the mean (Student's t); both NaN of fewer than two pairs."""
+    confidence interval of the mean (Student's t), both NaN of fewer than two pairs."""
 
     mean: float
     std: float

@@ -45,8 +45,8 @@ class MendedApflClient(APFLClient):  # type: ignore[misc]
 class MendedPerFedAvgClient(PerFedAVGClient):  # type: ignore[misc]
     """First-order Per-FedAvg by Fallah, Mokhtari and Ozdaglar.
 
-    fluke takes the second step from where the first one led; here it starts where that started.
-    A client's own model is the average after one step on one batch; fluke would train on instead.
+    fluke takes the second step from where the first one led. Here it starts where that started.
+    A client's own model is the average after one step on one batch. fluke would train on instead.
     """
 
     def fit(self, override_local_epochs: int = 0) -> float:

@@ -1,4 +1,4 @@
-"""Trains fluke's methods on a split; runs in its own environment, without the app.
+"""Trains fluke's methods on a split, in its own environment, without the app.
 
     python -m benchmarks.cross_check.fluke_peer JOBS.json RESULTS.json
 

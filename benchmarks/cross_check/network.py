@@ -1,4 +1,4 @@
-"""The networks that both sides train and the images that both have; neither side is imported."""
+"""The networks that both sides train and the images that both have. Neither side is imported."""
 
 from __future__ import annotations
 

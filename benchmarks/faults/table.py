@@ -59,7 +59,7 @@ def write_rows(output: Path, name: str, rows: Sequence[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
     (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    origin = f"{date.today()}; {machine_line()}\n"
+    origin = f"{date.today()}, {machine_line()}\n"
     (folder / "made.txt").write_text(origin, encoding="utf-8")
 
 

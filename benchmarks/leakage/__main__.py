@@ -56,8 +56,8 @@ def main() -> None:
     victims = Victims(data, arguments.rounds)
     command = f"python -m benchmarks.leakage --data {arguments.data} --rounds {arguments.rounds}"
     clients = f"{len(victims.names)} clients of {title}"
-    footnote = f"`{command} --page`: {clients}, seed 0; {machine_line()}."
-    masked = f"`python -m benchmarks.leakage --masked --page`: {clients}, seed 0; {machine_line()}."
+    footnote = f"`{command} --page`: {clients}, seed 0, {machine_line()}."
+    masked = f"`python -m benchmarks.leakage --masked --page`: {clients}, seed 0, {machine_line()}."
     sections = {"masked": [*sum_table(sum_attacks(victims)), "", masked]}
     figures = None if arguments.masked else measured(victims, console)
     if figures:

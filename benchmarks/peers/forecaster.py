@@ -40,7 +40,7 @@ def batch_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def train_epoch(model: nn.Module, batches: list[Batch]) -> float:
-    """Train one epoch of a client's batches in random order with a new Adam; return the mean
+    """Train one epoch of a client's batches in random order with a new Adam, and return the mean
     loss."""
     optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True)
     total = 0.0

@@ -5,7 +5,7 @@
 PFLlib writes its own results to ``../results``. JOB: `split` and `start`
 (archives of `benchmarks.cross_check.split`), `seed`, `rounds`, `local_epochs`, `batch_size`,
 `learning_rate`, `weight`. RESULT: each client's test accuracy after the last round by PFLlib's own
-rule, the nearest prototype, and by its head, in the order of the clients' names; the seconds.
+rule, the nearest prototype, and by its head, in the order of the clients' names, and the seconds.
 """
 
 from __future__ import annotations

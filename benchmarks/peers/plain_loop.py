@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 -m benchmarks.peers.plain_loop CLIENTS.npz ROUNDS LINES.jsonl
 
-Each process trains its share of the clients, one after the other, with fused Adam; one sum over
+Each process trains its share of the clients, one after the other, with fused Adam. One sum over
 the processes a round makes the mean of all models.
 """
 

@@ -5,8 +5,8 @@
     python -m benchmarks.results forecasting milano --only kindred,solo
     python -m benchmarks.results sequences --page-only           # from existing runs
 
-Each row is a `fedproto run`; finished runs in the output folder are not repeated, so the command
-can be interrupted; delete a run's folder to repeat it. A table summarises all finished runs of its
+Each row is a `fedproto run`. Finished runs in the output folder are not repeated, so the command
+can be interrupted. Delete a run's folder to repeat it. A table summarises all finished runs of its
 rows, from any call. All its lines go to docs/results/tables/PAGE-TABLE.csv, whose lines stay if
 their runs are missing, and the page shows some of them. A run whose settings differ from its row's
 present settings is refused. Test errors are never used to choose.
@@ -47,7 +47,7 @@ _VERSIONS = ("fedproto-app", "flwr", "torch")
 
 
 def new_lines(table: Table, page_name: str, output: Path) -> Lines:
-    """Return the lines of a table's finished runs, with their origin; none without a run."""
+    """Return the lines of a table's finished runs, with their origin, none without a run."""
     groups = finished(table, output)
     if not groups:
         return []
@@ -76,15 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = _options(arguments)
     shown_page: Page = page(options.page)
-    folder = f"{shown_page.folder}-quick" if options.quick else shown_page.folder
-    output = (options.output or ROOT / "runs" / folder).resolve()
+    output = (options.output or ROOT / "runs" / shown_page.folder).resolve()
 
     console = Console()
     refused = []
     for name in options.tables:
         table = shown_page.tables[name]
-        if options.quick:
-            table = table.quick(shown_page.quick)
         if not options.page_only:
             if not table.is_possible:
                 console.print(f"skipped {name}: {table.data} is missing among the real data")
@@ -98,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             continue
         file = table_file(shown_page.file, name)
         try:
-            present = [] if options.quick or options.whole else read_table(file)
+            present = [] if options.whole else read_table(file)
             lines, stay = merge(present, lines, table.keys)
         except CannotMerge as error:
             refused.append(f"{file.name}: {error}")
@@ -108,12 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if stay:
             shown.append(f"kept, of more seeds or figures: {'; '.join(stay)}")
         console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
-        if not options.quick:
-            write_table(file, lines)
-    if not options.quick:
-        for name, section in shown_page.sections.items():
-            if set(options.tables) & set(section.tables.values()):
-                write_section(shown_page.file, name, MAKER, texts_of(shown_page, section))
+        write_table(file, lines)
+    for name, section in shown_page.sections.items():
+        if set(options.tables) & set(section.tables.values()):
+            write_section(shown_page.file, name, MAKER, texts_of(shown_page, section))
     if refused:
         raise SystemExit("\n".join(["not written:", *refused]))
 
@@ -131,7 +126,6 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parallel", type=int, default=max(1, (os.cpu_count() or 1)))
     parser.add_argument("--seeds", type=int, nargs="+", help="default: each table's seeds")
     parser.add_argument("--only", default="", metavar="ROW,ROW", help="make only these rows")
-    parser.add_argument("--quick", action="store_true", help="a small trial, not on the page")
     parser.add_argument("--page-only", action="store_true", help="make no run")
     parser.add_argument(
         "--whole",

@@ -1,7 +1,6 @@
 """What a page of results shows, as its TOML file here declares it.
 
-A file has `folder` (of the runs, under runs/), `quick` (the settings of --quick, too small for any
-figure to count), and these tables:
+A file has `folder` (of the runs, under runs/), and these tables:
 
 - `[tables.NAME]`: a table of the page. `like` names a table whose keys it takes where it has none,
   `[defaults]` has those of tables without `like`. Keys: `config` (a file in configs/), `data` (a
@@ -30,7 +29,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -51,7 +50,7 @@ _OF_ROWS = ("settings", "changed", "without", "folder", "rows", "columns", "pape
 class Job:
     """One run: its folder under the output folder, its file in configs/, changed settings.
 
-    A string among the settings is passed to `--set` as it is; other values are written as TOML.
+    A string among the settings is passed to `--set` as it is. Other values are written as TOML.
     """
 
     name: str
@@ -77,10 +76,6 @@ class Row:
 
     def run_name(self, seed: int) -> str:
         return f"{self.folder}-s{seed}"
-
-    def with_changes(self, changes: Changes) -> Row:
-        encoder = self.encoder and self.encoder.with_changes(changes)
-        return replace(self, changes={**self.changes, **changes}, encoder=encoder)
 
     def job(self, table: Table, seed: int, output: Path) -> Job:
         paths: dict[str, object] = {}
@@ -129,15 +124,10 @@ class Table:
         """The number of cells that identify a line."""
         return 2 if self.by_labels or self.shown_rounds else 1
 
-    def quick(self, changes: Changes) -> Table:
-        """Return the same table with these settings and one seed."""
-        rows = {name: row.with_changes(changes) for name, row in self.rows.items()}
-        return replace(self, rows=rows, seeds=self.seeds[:1])
-
     def waves(self, seeds: Sequence[int], only: Sequence[str], output: Path) -> list[list[Job]]:
         """Return the runs, and after them the runs that use an encoder which the first train.
 
-        only: rows to make, with the runs that they need; empty for all.
+        only: rows to make, with the runs that they need, and empty for all.
         """
         chosen = [row for key, row in self.rows.items() if not only or key in only]
         learners = [row.encoder for row in chosen if row.encoder]
@@ -163,7 +153,6 @@ class Page:
 
     file: Path
     folder: str
-    quick: Changes
     tables: Mapping[str, Table]
     sections: Mapping[str, Section]
 
@@ -179,7 +168,7 @@ def page(name: str) -> Page:
         chosen = {key: value for key, value in keys.items() if key != "tables"}
         sections[section] = Section(of_section, Shown(**chosen, keys=first.keys))
     file = ROOT / "docs" / "results" / f"{name}.md"
-    return Page(file, declared["folder"], flat(declared["quick"]), tables, sections)
+    return Page(file, declared["folder"], tables, sections)
 
 
 @cache

@@ -32,7 +32,7 @@ _IRRELEVANT = ("data.path", "seed", "device", "threads", "cohort-size", "encoder
 
 
 def run_missing(name: str, jobs: Sequence[Job], output: Path, parallel: int) -> None:
-    """Make the runs that are not finished, several at a time; each is one node on one core."""
+    """Make the runs that are not finished, several at a time. Each is one node on one core."""
     missing = [job for job in jobs if not _is_finished(job, output)]
     if missing:
         with Progress() as progress, ThreadPoolExecutor(parallel) as pool:

@@ -80,7 +80,7 @@ def _cell(table: Table, text: str, groups: Groups, row: str, view: Mapping[str, 
 
 
 def _parsed(text: str) -> tuple[str, str, str]:
-    """Return a column's form, figure and other row; the last two may be empty."""
+    """Return a column's form, figure and other row. The last two may be empty."""
     text, _, other = text.partition(" of ")
     form, _, figure = text.partition(" ")
     return form, figure, other
@@ -109,7 +109,7 @@ def _by_round(table: Table, groups: Groups) -> Lines:
 
 
 def _by_labels(table: Table, groups: Groups) -> Lines:
-    """Return a line for each β and number of labels; columns read the rows "β/labels/…"."""
+    """Return a line for each β and number of labels. Columns read the rows "β/labels/…"."""
     lines = [["β", "labels", *table.columns]]
     columns = {title: _parsed(text) for title, text in table.columns.items()}
     methods = dict.fromkeys(other for _, _, other in columns.values() if other)
@@ -131,7 +131,7 @@ def _by_labels(table: Table, groups: Groups) -> Lines:
 
 
 def _pooled_trees(table: Table, groups: Groups) -> list[list[str]]:
-    """Return the line of LightGBM if it is installed; one step ahead only."""
+    """Return the line of LightGBM if it is installed, one step ahead only."""
     [run, *_] = next(iter(groups.values())).runs
     if not pooled_trees.is_there() or run.settings.get("data.horizon", 1) != 1:
         return []
@@ -152,7 +152,7 @@ def arranged(table: Table, lines: Lines) -> Lines:
 
 
 def _figure(cell: str) -> float:
-    """Return a cell's mean; an unknown one is the largest."""
+    """Return a cell's mean. An unknown one is the largest."""
     return inf if cell == UNKNOWN else float(cell.partition(" ± ")[0])
 
 

@@ -25,7 +25,7 @@ server_app = ServerApp()
 
 @cache
 def all_clients(file: str) -> list[list[Batch]]:
-    """Return every client's batches; each process reads them once, in round 1."""
+    """Return every client's batches. Each process reads them once, in round 1."""
     return read_clients(Path(file))
 
 
@@ -46,7 +46,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run Flower's FedAvg over all nodes; write the mean loss at the end of each round."""
+    """Run Flower's FedAvg over all nodes, and write the mean loss at the end of each round."""
     config = context.run_config
     rounds_file = Path(str(config["rounds-file"]))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.pages import (
@@ -27,6 +28,7 @@ from benchmarks.pages import (
     with_origin,
     write_table,
 )
+from benchmarks.rand_curves import rand_curve
 from benchmarks.results import __main__ as command
 from benchmarks.results.declared import PAGES, Job, Page, Table, page
 from benchmarks.results.runs import finished, run
@@ -271,6 +273,14 @@ def test_the_standard_error_pools_clients_and_seeds(tmp_path: Path) -> None:
     assert standard_error(Group(tuple(runs)), "accuracy") == pytest.approx((1 / 12) ** 0.5)
 
 
+def test_a_curve_is_the_mean_over_seeds_of_the_rounds_that_all_have(tmp_path: Path) -> None:
+    for seed, curve in (("0", [0.0, 0.5, 1.0]), ("1", [1.0, 0.75])):
+        (tmp_path / seed).mkdir()
+        np.savez(tmp_path / seed / "clusters.npz", rand_index=curve)
+    runs = Group(tuple(Run(tmp_path / seed, {}, {}) for seed in "01"))
+    assert rand_curve(runs).tolist() == [0.5, 0.625]
+
+
 def test_forecasts_stand_in_the_order_of_the_median() -> None:
     rows = [
         ["LightGBM on pooled data", "0.1"], ["A", "-"], ["B", "0.3 ± 0.1"], ["C", "0.2"],
@@ -388,11 +398,3 @@ def test_the_command_writes_rows_whose_runs_are_here_and_keeps_the_others(
     assert shown.startswith("| Solo | 0.3750 | 0.1271 |")
     command.main([*options[:2], *options[3:], "--whole"])
     assert [line[0] for line in read_table(file)[1:]] == ["Solo", "FedALA"]
-
-
-def test_a_trial_leaves_the_page(forecasts: Page, tmp_path: Path) -> None:
-    file = table_file(forecasts.file, "milano")
-    before = forecasts.file.read_text(), file.read_text()
-    make_row(tmp_path, FORECASTS.quick(forecasts.quick), "fedala")
-    command.main(["forecasting", "milano", "--output", str(tmp_path), "--page-only", "--quick"])
-    assert (forecasts.file.read_text(), file.read_text()) == before

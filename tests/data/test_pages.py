@@ -108,13 +108,3 @@ def test_pen_digits_become_eight_positions_in_two_splits(folder: Path) -> None:
     assert pool.is_test.tolist() == [False, False, True, True]
     assert [steps.shape for steps in pool.sequences] == [(8, 2)] * 4
     assert pool.sequences[0][:3].tolist() == [[47, 100], [27, 81], [57, 37]]
-
-
-def test_recordings_of_any_lengths_keep_their_writers(folder: Path) -> None:
-    pool = written(folder, "airwriting")
-    assert pool.classes == tuple("0123456789")
-    assert len({len(steps) for steps in pool.sequences}) > 50
-    assert pool.clients[:6].tolist() == [*(f"writer-{n}" for n in range(5)), "writer-0"]
-    pairs = set(zip(pool.clients.tolist(), pool.targets.tolist(), strict=True))
-    assert len(pairs) == 50  # every writer writes every digit
-    assert all(np.isfinite(steps).all() for steps in pool.sequences)
