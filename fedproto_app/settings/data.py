@@ -247,8 +247,8 @@ class DataSettings(Section):
     )
     least_periods: CountOrZero = setting(
         0,
-        "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (for "
-        "daily data weeks, for months years, else 24 steps). 0: on all",
+        "train only on whole blocks of so many days (of days weeks, of months years, else of 24 "
+        "steps), as [sites](sites.md#blocks-of-periods) do; 0: on all",
     )
     train_share: Share = setting(
         0.7, "oldest share of the samples, or of sequences a random share of each class"

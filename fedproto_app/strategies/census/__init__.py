@@ -15,14 +15,14 @@ MOST_BESIDE_LEARNED = 200
 
 
 class CensusSettings(Section):
-    """``[census]``: our own method for images (docs: closed-forms.md)."""
+    """``[census]``: our own method for images (docs: census.md)."""
 
     logit_adjustment: NonNegative = setting(
-        1.0, "weight of the client's class frequencies in the loss (τ). 0 is plain cross-entropy"
+        1.0, "weight of the client's class frequencies in the loss (τ); 0: plain cross-entropy"
     )
     features: Annotated[int, Field(ge=0, le=MOST_BESIDE_LEARNED)] = setting(
         100,
-        "random filters beside the learned features (0: none)",
+        "random filters, 8 values each, beside the learned features; 0: none",
         f"0 … {MOST_BESIDE_LEARNED}",
     )
     penalty: Positive = setting(1.0, "as `analytic.penalty`")

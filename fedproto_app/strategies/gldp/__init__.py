@@ -13,7 +13,7 @@ class GldpSettings(Section):
 
     encoder_epochs: Count = setting(10, "epochs on µ with ν frozen (t), instead of `local-epochs`")
     head_epochs: Count = setting(20, "then epochs on ν with µ frozen (s)")
-    balance: ShareOrEither = setting(0.5, "λ. 1 uses only local prototypes, 0 only global ones")
+    balance: ShareOrEither = setting(0.5, "λ: 1 uses only local prototypes, 0 only global ones")
     memory: ShareOrEither = setting(
         0.5, "share of the old prototypes in the moving averages of clients and server (β)"
     )
@@ -23,11 +23,11 @@ class GldpSettings(Section):
     )
     prototype_encoder: Literal["own", "shared"] = setting(
         "own",
-        "prototypes come from the client's encoder after training (GLDP, eq. 6), or from the "
+        "of the prototypes kept and sent: the client's after training (GLDP, eq. 6), or the "
         "shared one as received",
     )
     inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
-        "local-prototypes", "what the main accuracies use. All three are reported"
+        "local-prototypes", "what the main accuracies use; all three are reported"
     )
 
 
