@@ -41,7 +41,7 @@ wheel:  ## build the wheel, install it elsewhere, use it in an empty folder; sev
 
 bench: $(DEV)  ## speed, memory and disk as ratios against peers, perhaps half an hour
 	$(BIN)/python -m benchmarks.throughput
-	$(BIN)/python -m benchmarks.stock_flower
+	PIP_ARGS="$(PIP_ARGS)" $(BIN)/python -m benchmarks.stock_flower
 	$(BIN)/python -m benchmarks.jsd
 
 containers: $(DEV)  ## the federation in containers, for real; BASE_IMAGE: what the image stands on
@@ -102,4 +102,4 @@ $(NEWEST): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf docs/_build $(VENV) $(NEWEST_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf docs/_build $(VENV) $(NEWEST_VENV) .venv-pfl .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info

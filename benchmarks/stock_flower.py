@@ -1,16 +1,17 @@
-"""FedAvg by `fedproto run` against stock Flower and a plain torch loop.
+"""FedAvg by `fedproto run` against stock Flower, a plain torch loop and pfl-research.
 
     python -m benchmarks.stock_flower [--clients 100] [--days 10] [--quick] [--peers …]
 
 All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
 it), one local epoch a round, two processes of one thread each, whatever the environment says. They
 run in turns, several times. A round is timed from the end of the previous round to its own, as
-written to the file. Nothing is evaluated in between. The table also has the processor time of all
+written to the file; nothing is evaluated in between. The table also has the processor time of all
 processes per round, which depends less on other work of the machine. The first rounds do not count:
 processes start and data is loaded. At the end all must have reached the same loss.
 
 stock Flower: `benchmarks/stock_app`, one client a node, under a SuperLink with Ray. plain loop:
-`benchmarks/peers/plain_loop.py`, no framework at all.
+`benchmarks/peers/plain_loop.py`, no framework at all. pfl: `benchmarks/peers/pfl_loop.py`, in an
+environment that is made for it in .venv-pfl; left out, with the reason, if that fails.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
-from benchmarks.pages import Lines, print_table
+from benchmarks.machine import machine_line
 from benchmarks.parts import PROGRAM, changes_of, end, output_in, processor_seconds
+from benchmarks.peers.pfl_home import pfl_python
+from benchmarks.tables import figure_table
 from fedproto_app.core.errors import FederationError
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
@@ -48,11 +52,12 @@ DEADLINE = 180.0  # seconds without a new round
 SAME_LOSS = 0.1  # of the mean of all; first models and orders of batches differ
 OURS = "fedproto run"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+AIMS = {"stock Flower": 6.0, "plain loop": 1.8, "pfl": 2.2}
 
 
 class Work(NamedTuple):
     """The work of every contestant: clients, days of a client's series, batches of all clients,
-    rounds. file: of the batches for contestants that do not read the series."""
+    rounds; and the file of the batches for contestants that do not read the series."""
 
     clients: int
     days: int
@@ -93,6 +98,7 @@ def main() -> None:
         "this app in Flower's engine": flowers_engine,
         "stock Flower": stock_flower,
         "plain loop": plain_loop,
+        "pfl": pfl,
     }
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, default=100, metavar="N", help="clients (100)")
@@ -120,6 +126,12 @@ def main() -> None:
         os.environ.pop(name, None)
     console = Console(width=110)
     chosen = {name: contestants[name] for name in (OURS, *arguments.peers)}
+    if "pfl" in chosen:
+        with console.status("pfl-research: its environment"):
+            python, why = pfl_python(REPOSITORY / ".venv-pfl")
+        if python is None:
+            console.print(f"pfl-research left out: it cannot be installed here: {why}")
+            del chosen["pfl"]
     equal = True
     for days in arguments.days:
         with console.status("") as status, tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -127,14 +139,17 @@ def main() -> None:
             batches = write_clients(file, arguments.clients, days)
             work = Work(arguments.clients, days, batches, WARM_UP + arguments.rounds, file)
             runs = compare(chosen, work, arguments.repetitions, status.update)
-        print_table(table(work, runs), f"{days} days, {batches} batches a round.")
+        console.print(table(work, runs))
+        for line in verdicts(runs):
+            console.print(line)
         equal = equal and loss_spread(runs) <= SAME_LOSS
+    console.print(machine_line(), style="dim")
     if not equal:
         sys.exit("the losses differ: these did not do the same work")
 
 
 def write_clients(file: Path, clients: int, days: int) -> int:
-    """Write all clients' batches for the peers, client by client, and return their number."""
+    """Write all clients' batches for the peers, client by client; return their number."""
     settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
     windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
     arrays = {
@@ -159,7 +174,7 @@ def compare(
 
 
 def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], None]) -> Timing:
-    """Run to the end of the last counted round, and time the rounds after the warm-up."""
+    """Run to the end of the last counted round; time the rounds after the warm-up."""
     progress(label + "starting")
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder,
@@ -225,10 +240,21 @@ def stock_flower(work: Work, folder: Path) -> AbstractContextManager[Running]:
 
 def plain_loop(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """No framework."""
+    return _two_processes(sys.executable, "plain_loop", work, folder)
+
+
+def pfl(work: Work, folder: Path) -> AbstractContextManager[Running]:
+    """Run pfl-research in its environment."""
+    return _two_processes(str(REPOSITORY / ".venv-pfl/bin/python"), "pfl_loop", work, folder)
+
+
+def _two_processes(
+    python: str, module: str, work: Work, folder: Path
+) -> AbstractContextManager[Running]:
     file = folder / "rounds.jsonl"
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [str(work.file), str(work.rounds), str(file)]
-    command = [*launcher, "--nproc-per-node", "2", "-m", "benchmarks.peers.plain_loop", *arguments]
+    command = [*launcher, "-m", f"benchmarks.peers.{module}", *arguments]
     return _process(command, folder, file)
 
 
@@ -273,7 +299,7 @@ def ratios(runs: Runs, peer: str) -> list[float]:
     return [peers.round / ours.round for ours, peers in zip(runs[OURS], runs[peer], strict=True)]
 
 
-def table(work: Work, runs: Runs) -> Lines:
+def table(work: Work, runs: Runs) -> Table:
     """Return medians over the repetitions, and the ratio's spread over them."""
     rows = []
     ours = statistics.median(timing.processor for timing in runs[OURS])
@@ -293,8 +319,25 @@ def table(work: Work, runs: Runs) -> Lines:
                 f"{statistics.mean(timing.loss for timing in timings):.4f}",
             )
         )
-    head = ["", "s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss"]
-    return [head, *rows]
+    return figure_table(
+        ("", "s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss"),
+        rows,
+        title=f"FedAvg, {work.clients} clients, {work.batches} batches a round, two processes",
+        caption=f"{WARM_UP} rounds to warm up, {work.rounds - WARM_UP} timed, "
+        f"{len(runs[OURS])} times in turns; ratio: fedproto run over the row",
+    )
+
+
+def verdicts(runs: Runs) -> Iterator[str]:
+    """Yield whether each ratio reaches its aim, and whether all did the same work."""
+    for peer, aim in AIMS.items():
+        if peer in runs:
+            ratio = statistics.median(ratios(runs, peer))
+            reached = "reached" if ratio >= aim else "missed"
+            yield f"fedproto run / {peer} = {ratio:.2f}, aim ≥ {aim:g}: {reached}"
+    spread = loss_spread(runs)
+    verdict = "the same" if spread <= SAME_LOSS else "NOT the same"
+    yield f"last losses: {spread:.1%} apart, at most {SAME_LOSS:.0%} allowed: {verdict}"
 
 
 def loss_spread(runs: Runs) -> float:
@@ -304,7 +347,7 @@ def loss_spread(runs: Runs) -> float:
 
 
 def _loss(line: str, clients: int) -> float:
-    """Return the mean loss of a round's line, and raise an error if a client did not train."""
+    """Return the mean loss of a round's line; raise an error if a client did not train."""
     noted = json.loads(line)
     if noted["clients"] != clients:
         raise FederationError(f"{noted['clients']} of {clients} clients trained")

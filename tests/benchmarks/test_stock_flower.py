@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from benchmarks import stock_flower
+from benchmarks.peers import pfl_home
 from benchmarks.peers.forecaster import Forecaster, batch_loss, read_clients, train_epoch
-from benchmarks.stock_flower import OURS, Timing, loss_spread, ratios, write_clients
+from benchmarks.stock_flower import OURS, Timing, loss_spread, ratios, verdicts, write_clients
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
 from fedproto_app.settings import settings_from
@@ -54,11 +56,26 @@ RUNS = {
 }
 
 
-def test_ratios_are_of_the_same_repetition() -> None:
+def test_ratios_are_of_the_same_repetition_and_their_median_is_judged() -> None:
     assert ratios(RUNS, "stock Flower") == [7, 5]
     assert ratios(RUNS, "plain loop") == [1.5, 1.5]
+    stock, plain, losses = verdicts(RUNS)
+    assert stock == "fedproto run / stock Flower = 6.00, aim ≥ 6: reached"
+    assert plain == "fedproto run / plain loop = 1.50, aim ≥ 1.8: missed"
+    assert losses.endswith("at most 10% allowed: the same")
 
 
 def test_a_contestant_that_misses_the_loss_did_not_do_the_work() -> None:
     lazy = RUNS | {"lazy": [Timing([0.1], 0.9, 1)]}
     assert loss_spread(RUNS) < stock_flower.SAME_LOSS < loss_spread(lazy)
+    assert "NOT the same" in list(verdicts(lazy))[-1]
+
+
+def test_pfl_that_cannot_be_had_is_left_out_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_pip(command: list[str], seconds: float) -> str | None:
+        return "ERROR: No matching distribution found" if "pip" in command else None
+
+    monkeypatch.setattr(pfl_home, "_runs", no_pip)
+    assert pfl_home.pfl_python(tmp_path) == (None, "ERROR: No matching distribution found")
