@@ -413,33 +413,36 @@ class TableFile(ABC):
 
         Stops after `_MOST_FAULTS` faults.
         """
-        parts: list[Matrix] = []
+        numbers: dict[int, list[Matrix]] = {place: [] for place in columns.values}
         texts: dict[int, list[Series]] = {place: [] for place in columns.texts}
         faults: list[Fault] = []
-        values = (value_of(cell, "point") for cell in missing_values)
-        codes = [value for value in values if value is not None]
-        count = 0
+        codes = [value_of(cell, "point") for cell in missing_values]
+        codes = [value for value in codes if value is not None]
+        count, rows = 0, 0
         for block in self.blocks(columns, style):
-            part = np.empty((len(block), len(columns.values)), order="F")
-            for position, place in enumerate(columns.values):
+            rows += len(block)
+            for place, blocks in numbers.items():
                 column = block[place]
-                part[:, position], wrong = numbers_in(column, style)
+                values, wrong = numbers_in(column, style)
                 if wrong.any():
                     cells = column[wrong].astype(str).str.strip()
                     count += int(cells.isin(missing_values).sum())
                     wrong_cells = cells[~cells.isin([*MISSING, *missing_values])][:_MOST_FAULTS]
-                    rows = wrong_cells.index.to_list()
-                    faults += [Fault(*pair) for pair in zip(rows, repeat(place), wrong_cells)]
-            if codes:
-                is_code = np.isin(part, codes)
-                count += int(is_code.sum())
-                part[is_code] = np.nan
-            parts.append(part)
+                    numbered = wrong_cells.index.to_list()
+                    faults += [Fault(*pair) for pair in zip(numbered, repeat(place), wrong_cells)]
+                if codes:
+                    is_code = np.isin(values, codes)
+                    count += int(is_code.sum())
+                    values = np.where(is_code, np.nan, values)
+                blocks.append(values)
             for place, blocks in texts.items():
                 blocks.append(_encoded(block[place], numbers=place in columns.joined))
             if len(faults) > _MOST_FAULTS:
                 break
-        return np.concatenate(parts), texts, faults, count
+        matrix = np.empty((rows, len(numbers)), order="F")
+        for position, place in enumerate(columns.values):
+            np.concatenate(numbers.pop(place), out=matrix[:, position])
+        return matrix, texts, faults, count
 
 
 def _if_it_means_missing(cell: str) -> str:
