@@ -272,7 +272,10 @@ def _common_step(
     distances = [np.diff(times) for times in all_times if len(times) > 1]
     if not distances:
         return None
-    steps, counts = np.unique(np.concatenate(distances), return_counts=True)
+    of_all = np.concatenate(distances)
+    if (of_all == of_all[0]).all():  # as usual, and quicker than to count
+        return np.timedelta64(of_all[0])
+    steps, counts = np.unique(of_all, return_counts=True)
     if may_lack_rows:
         return np.timedelta64(int(np.gcd.reduce(steps.astype(np.int64))), "us")
     return np.timedelta64(steps[np.argmax(counts)])
