@@ -303,9 +303,10 @@ def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> C
 
 def _of_months(all_times: Sequence[Times], clock: Clock) -> Clock | None:
     """Return the clock if the times are months or several of them, else None."""
+    if min(np.diff(times).min() for times in all_times if len(times) > 1) < _SHORTEST_MONTH:
+        return None
     pooled = np.unique(np.concatenate(all_times))
-    distances = np.concatenate([np.diff(times) for times in all_times])
-    if distances.min() < _SHORTEST_MONTH or (len(pooled) < _FEWEST_MONTHS and not clock.form):
+    if len(pooled) < _FEWEST_MONTHS and not clock.form:
         return None
     months = [np.diff(times.astype("datetime64[M]").astype(np.int64)) for times in all_times]
     step = int(np.gcd.reduce(np.concatenate(months)))

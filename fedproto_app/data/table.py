@@ -210,7 +210,10 @@ class Table:
 
     def select(self, rows: NDArray[np.intp]) -> Table:
         """Return a table with only these rows, by place; rows keep their numbers in messages."""
-        return replace(self, texts=self.texts.iloc[rows], values=self.values[rows])
+        import pandas as pd
+
+        texts = {place: _encoded(column) for place, column in self.texts.iloc[rows].items()}
+        return replace(self, texts=pd.DataFrame(texts), values=self.values[rows])
 
     def numbers(self) -> Matrix:
         """Return the values [T, N], NaN where missing; raise `DataError` for other texts."""
@@ -275,7 +278,7 @@ class Table:
         if place is None:
             return None
         # Each text is looked at once, as most times come once for each client.
-        name, column = self.title(place), _encoded(self.texts[place], numbers=unit == "excel")
+        name, column = self.title(place), self._encoded(place, numbers=unit == "excel")
         title = f"column {name!r}" if name else "the first column (without a name: the times)"
         if column.dtype != "category" or column.isna().any():
             return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
@@ -315,7 +318,11 @@ class Table:
         """Return the client of each row as the file writes it, as categories, [T]."""
         if self.columns.clients is None:
             return self.clients()
-        return _encoded(self.texts[self.columns.clients], numbers=True)
+        return self._encoded(self.columns.clients, numbers=True)
+
+    def _encoded(self, place: int, *, numbers: bool) -> Series:
+        column = self.texts[place]
+        return column if column.dtype == "category" else _encoded(column, numbers=numbers)
 
 
 def read_times(
