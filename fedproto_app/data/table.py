@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -26,7 +26,7 @@ from fedproto_app.data.clock import (
     sampling_step,
     stamps_of,
 )
-from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_of, value_of
+from fedproto_app.data.number_styles import Evidence, Style, is_number, numbers_in, style_of, value_of
 from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings
@@ -376,12 +376,13 @@ class TableFile(ABC):
         style: Style = "plain" if self.decimal == "auto" else self.decimal
         values, texts, faults, count = self._read(columns, style, missing_values)
         if faults and self.decimal == "auto":
-            cells = (block[p] for block in self.blocks(columns, "texts") for p in columns.values)
-            style, note = style_of(cells, self._row_name, self.head.where)
+            rows = None if len(faults) > _MOST_FAULTS else len(values)
+            for style, note in self._styles(columns):
+                values, texts, faults, count = self._read(columns, style, missing_values)
+                if not faults:
+                    break
             notes = (*notes, note) if note else notes
-            rows = len(values)
-            values, texts, faults, count = self._read(columns, style, missing_values)
-            if len(faults) <= _MOST_FAULTS and rows != len(values):
+            if len(faults) <= _MOST_FAULTS and rows not in (None, len(values)):
                 raise DataError(f"{self.head.where}: changed while it was read")
         if missing_values:
             listed = ", ".join(missing_values)
@@ -401,6 +402,17 @@ class TableFile(ABC):
         if len(faults) > _MOST_FAULTS:
             table.numbers()
         return _joined(_without_totals(table))
+
+    def _styles(self, columns: Columns) -> Iterator[tuple[Style, str]]:
+        """Yield how the numbers are written by the first rows, if these show it, and then by all
+        cells; each with a note. The first reading holds if it leaves no cell that is no number."""
+        first, evidence = next(iter(self.blocks(columns, "texts"))), Evidence()
+        for place in columns.values:
+            evidence.add(first[place].head(LOOKED_AT), self._row_name)
+        if {"comma", "thousands"} & set(evidence.cells) and evidence.is_clear:
+            yield evidence.style(self.head.where)
+        cells = (block[p] for block in self.blocks(columns, "texts") for p in columns.values)
+        yield style_of(cells, self._row_name, self.head.where)
 
     def of_texts(self, places: Sequence[int]) -> set[int]:
         """Return which of these columns hold texts: under 90% of their first cells are numbers."""
@@ -430,6 +442,9 @@ class TableFile(ABC):
             rows += len(block)
             for place, blocks in numbers.items():
                 column = block[place]
+                if len(faults) > _MOST_FAULTS:  # none of these numbers is used
+                    blocks.append(np.full(len(column), np.nan))
+                    continue
                 values, wrong = numbers_in(column, style)
                 if wrong.any():
                     cells = column[wrong].astype(str).str.strip()
@@ -443,7 +458,11 @@ class TableFile(ABC):
                     values = np.where(is_code, np.nan, values)
                 blocks.append(values)
             for place, blocks in texts.items():
-                blocks.append(_encoded(block[place], numbers=place in columns.joined))
+                is_repeated = columns.clients is not None or bool(columns.joined)
+                column = block[place]
+                blocks.append(
+                    _encoded(column, numbers=place in columns.joined) if is_repeated else column
+                )
             if len(faults) > _MOST_FAULTS:
                 break
         matrix = np.empty((rows, len(numbers)), order="F")

@@ -86,6 +86,8 @@ def test_the_style_of_numbers_is_that_of_the_whole_file(tmp_path: Path) -> None:
     assert values_of(clients) == {"a": [*[1100] * 9, 1100.5], "b": [2] * 10}
     (note,) = clients["a"].notes
     assert note == "'1.100,5' in line 11 is read as 1100.5, and other numbers alike"
+    many = load(written(tmp_path, "\n".join(["a;b", *["1,5;2,5"] * 2000])), "wide-csv")
+    assert values_of(many) == {"a": [1.5] * 2000, "b": [2.5] * 2000}
     quoted = load(written(tmp_path, 'a,b\n"1,5",2\n"1.000,5",3\n'), "wide-csv")
     assert values_of(quoted) == {"a": [1.5, 1000.5], "b": [2, 3]}
     english = written(tmp_path, 'a,b\n"1,100.5",2\n"2,200",3\n')
