@@ -60,6 +60,7 @@ _TOTALS = {
     *("total", "totals", "grand total", "sum", "average", "mean"),
     *("summe", "gesamt", "gesamtsumme"),
 }
+_WITH_UNIT = re.compile(r"(?P<number>[+-]?\d[\d.,]*) ?(?P<unit>[^\W\d_][^\d,;]{0,9}|[%°€$£].{0,9})")
 _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
 
 
@@ -70,7 +71,7 @@ class Head:
     times: the place of the column that looks like a time column, None without one. rows: the number
     of rows before the first row of values, and above: of those before the names. notes: what a
     person should know of the header. index: the place of a column without a name that only numbers
-    the rows, as pandas writes it.
+    the rows, as pandas writes it, or that is empty because a delimiter ends each line.
     """
 
     where: str
@@ -222,7 +223,7 @@ class Table:
                 raise DataError(
                     f"{self.where}: column {self.head.names[fault.place]!r}, {self.row} "
                     f"{self.first + fault.row}: {fault.cell!r} is not a number"
-                    f"{_if_it_means_missing(fault.cell)}"
+                    f"{_remedy_for(fault.cell)}"
                 )
         return self.values
 
@@ -246,6 +247,7 @@ class Table:
             return self._stamps_of_rows(unit)
         places = self.unfolded_from.values
         names, count = [self.head.names[place] for place in places], len(places)
+        months = 12 // count
         whole = replace(self, texts=self.texts.iloc[::count])
         rows, twice = whole._stamps_of_rows(unit), whole.clients().duplicated().to_numpy()
         if rows is None and twice.any():
@@ -261,6 +263,9 @@ class Table:
             starts = np.zeros(len(twice), "M8[s]") if rows is None else rows.times.astype("M8[s]")
             steps = (starts.astype(np.int64) * count)[:, None] + np.arange(count)
             return Stamps(steps.ravel().astype("datetime64[s]"), is_count=True)
+        if rows.form == "Y" and count * months == 12:
+            begins = rows.times.astype("datetime64[M]")[:, None] + months * np.arange(count)
+            return replace(rows, times=begins.ravel().astype("datetime64[us]"), form="")
         step = sampling_step(np.unique(rows.times))
         if step is None or step.astype(np.int64) % count:
             raise DataError(
@@ -401,7 +406,7 @@ class TableFile(ABC):
         )
         if len(faults) > _MOST_FAULTS:
             table.numbers()
-        return _joined(_without_totals(table))
+        return _joined(_without_totals(_without_names(table)))
 
     def _styles(self, columns: Columns) -> Iterator[tuple[Style, str]]:
         """Yield how the numbers are written by the first rows, if these show it, and then by all
@@ -471,8 +476,13 @@ class TableFile(ABC):
         return matrix, texts, faults, count
 
 
-def _if_it_means_missing(cell: str) -> str:
-    """Return how to read a cell without letters and digits as a missing value, "" for others."""
+def _remedy_for(cell: str) -> str:
+    """Return how to read a cell with a unit, or without letters and digits; "" for others."""
+    if unit := _WITH_UNIT.fullmatch(cell):
+        return (
+            f", but {unit['number']} and a unit: write units into the names of the columns, and "
+            f"leave {unit['unit']!r} out of the cells"
+        )
     if any(map(str.isalnum, cell)) or "," in cell:
         return ""
     return f" (--set data.missing-values={cell} reads it as a missing value)"
@@ -546,6 +556,20 @@ def time_place(names: Sequence[str], frame: DataFrame) -> int | None:
 def is_total(cell: str) -> bool:
     """Return whether the cell names a row of totals."""
     return cell.lower().rstrip(":") in _TOTALS
+
+
+def _without_names(table: Table) -> Table:
+    """Return the table without rows that hold the names again, as where files were joined."""
+    place = table.columns.times
+    if place is None:
+        return table
+    is_name = (table.texts[place].astype(str).str.strip() == table.head.names[place]).to_numpy()
+    if not table.head.names[place] or not is_name.any():
+        return table
+    first = table.row_of(int(is_name.argmax()))
+    note = f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
+    kept = table.select(np.flatnonzero(~is_name))
+    return replace(kept, notes=(*table.notes, note))
 
 
 def _without_totals(table: Table) -> Table:
@@ -667,6 +691,9 @@ def head_of(
                 f"{where}: line 1 has values where names are expected ({', '.join(first[:5])}); "
                 "set data.header = false if the file has no header, true if these are names"
             )
+    index = len(first) - 1 if has_empty_end(rows) else None
+    if index is not None:
+        notes = (*notes, "the last column has no name and is empty: left out")
     if settings.header == "false":
         times = 0 if len(first) > 1 and look_like_times([row[0] for row in rows]) else None
         return Head(where, numbered(len(first)), times)
@@ -681,10 +708,15 @@ def head_of(
     if is_unnamed and number_rows([row[0] for row in rows[1 + units :]]):
         # Without another column of times, or with one that is set, it may still be the time.
         times = named[0] if named else 0
-        index = None if not named and not settings.time_column else 0
+        index = index if not named and not settings.time_column else 0
         return Head(where, first, times, in_all, notes, index, above)
     times = 0 if 0 in named or not first[0] else None
-    return Head(where, first, times, in_all, notes, None, above)
+    return Head(where, first, times, in_all, notes, index, above)
+
+
+def has_empty_end(rows: list[list[str]]) -> bool:
+    """Return whether all rows, that of the names too, end with a delimiter."""
+    return all(len(row) > 2 and not row[-1] for row in rows) and any(map(any, rows))
 
 
 def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 1) -> int:
@@ -709,7 +741,7 @@ def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 
     for number, row in enumerate(rows[1:-1], 1):
         if row[0].startswith(_COMMENTS):
             continue
-        are_names = [not _is_written_value(cell) for cell in row]
+        are_names = [not is_written_value(cell) for cell in row]
         is_header = len(_filled(row)) == width > 1 and all(are_names) and all(row[1:width])
         if is_header and any(map(_holds_values, rows[number + 1 :][:_MOST_BELOW_NAMES])):
             return number
@@ -740,7 +772,7 @@ def unit_rows(rows: list[list[str]]) -> int:
     numbers.
     """
     below = rows[1 : 2 + _MOST_BELOW_NAMES]
-    count = next((n for n, row in enumerate(below) if any(map(_is_written_value, row))), 0)
+    count = next((n for n, row in enumerate(below) if any(map(is_written_value, row))), 0)
     columns = list(zip(rows[count], zip(*rows[count + 1 :], strict=False), strict=False))
     if any(unit not in MISSING and unit in column for unit, column in columns):
         return 0
@@ -748,7 +780,8 @@ def unit_rows(rows: list[list[str]]) -> int:
     return count if is_above_numbers else 0
 
 
-def _is_written_value(cell: str) -> bool:
+def is_written_value(cell: str) -> bool:
+    """Return whether the cell is a number or a date."""
     return is_number(cell) or is_date(cell)
 
 
