@@ -15,6 +15,7 @@ import gzip
 import re
 import sys
 import tempfile
+from calendar import month_abbr
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -218,6 +219,13 @@ def _day_rows() -> str:
         index=["site", "day"], columns="hour", values="value"
     )
     return table.add_prefix("hh_").reset_index().to_csv(index=False)
+
+
+def _year_rows() -> str:
+    """Return the first client's values with a row per year and a column per month."""
+    months = [name.lower() for name in month_abbr[1:]]
+    values = FRAME["north"].to_numpy()[:360].reshape(30, 12)
+    return pd.DataFrame(values, pd.Index(range(1990, 2020), name="year"), months).to_csv()
 
 
 def _series_in_rows() -> str:
@@ -545,25 +553,32 @@ REPORTED = (
         "`-` where a value is missing",
         _text(_changed(1, slice(9, 12), np.nan).to_csv(na_rep="-")),
         _changed(1, slice(9, 12), np.nan),
-        must=False,
+        refusal="data.missing-values=-",
+        answer={"data.missing-values": "-"},
     ),
     Form(
         "a unit in each cell: `10.2 kW`",
         _text(FRAME.map("{} kW".format).to_csv()),
-        must=False,
+        None,
+        refusal="leave 'kW' out of the cells",
     ),
-    Form(
-        "Excel whose second sheet has the data", _sheet([], cover=True), refusal="sheet", must=False
-    ),
+    Form("Excel whose second sheet has the data", _sheet([], cover=True), note="data.sheet"),
     Form(
         "the names again in the middle, as of joined files",
         _text("\n".join([*LINES[:700], LINES[0], *LINES[700:], ""])),
-        must=False,
+        note="repeat the names of the columns: 1, at line 701",
     ),
     Form(
         "a semicolon at the end of each line",
         _text(FRAME.to_csv(sep=";").replace("\n", ";\n")),
-        must=False,
+        note="is empty: left out",
+    ),
+    Form(
+        "a row per year: `year,jan,…,dec`",
+        _text(_year_rows()),
+        _at(pd.date_range("1990-01-01", periods=360, freq="MS"))[["north"]].set_axis(["a"], axis=1),
+        refusal="data.unfold=jan,dec",
+        answer={"data.unfold": "jan,dec"},
     ),
     Form("a total beside its parts", _text(PARTS.to_csv()), PARTS, note="is the sum of"),
     Form("a giant beside small ones", _text(GIANT.to_csv()), GIANT, note="of the median client"),

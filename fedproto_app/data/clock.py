@@ -280,7 +280,10 @@ def _common_step(
     distances = [np.diff(times) for times in all_times if len(times) > 1]
     if not distances:
         return None
-    steps, counts = np.unique(np.concatenate(distances), return_counts=True)
+    of_all = np.concatenate(distances)
+    if (of_all == of_all[0]).all():  # as usual, and quicker than to count
+        return np.timedelta64(of_all[0])
+    steps, counts = np.unique(of_all, return_counts=True)
     if may_lack_rows:
         return np.timedelta64(int(np.gcd.reduce(steps.astype(np.int64))), "us")
     return np.timedelta64(steps[np.argmax(counts)])
@@ -308,9 +311,10 @@ def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> C
 
 def _of_months(all_times: Sequence[Times], clock: Clock) -> Clock | None:
     """Return the clock if the times are months or several of them, else None."""
+    if min(np.diff(times).min() for times in all_times if len(times) > 1) < _SHORTEST_MONTH:
+        return None
     pooled = np.unique(np.concatenate(all_times))
-    distances = np.concatenate([np.diff(times) for times in all_times])
-    if distances.min() < _SHORTEST_MONTH or (len(pooled) < _FEWEST_MONTHS and not clock.form):
+    if len(pooled) < _FEWEST_MONTHS and not clock.form:
         return None
     months = [np.diff(times.astype("datetime64[M]").astype(np.int64)) for times in all_times]
     step = int(np.gcd.reduce(np.concatenate(months)))

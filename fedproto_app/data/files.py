@@ -10,6 +10,7 @@ import resource
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Protocol, cast
@@ -31,11 +32,17 @@ _ENCRYPTED = 0x1  # flag bit of an archive's member
 
 def most_bytes() -> int:
     """Return the largest allowed size of a source, in bytes."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = [memory, *map(_limit_in, _CONTAINER_LIMITS)]
+    limits = [_machine_bytes()]
     if (address_space := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
         limits.append(address_space)
-    return int(LARGEST_SHARE * min(limit for limit in limits if limit))
+    return int(LARGEST_SHARE * min(limits))
+
+
+@cache
+def _machine_bytes() -> int:
+    """Return the memory of the machine, or of the container."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(limit for limit in (memory, *map(_limit_in, _CONTAINER_LIMITS)) if limit)
 
 
 def _limit_in(file: str) -> int:

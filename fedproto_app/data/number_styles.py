@@ -124,6 +124,11 @@ class Evidence:
                 first = int(places.argmax())
                 self.cells[kind] = (str(texts.iloc[first]), row_of(int(texts.index[first])))
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether some cell has only one reading, and none contradicts it."""
+        return ("point" in self.cells) != ("comma" in self.cells)
+
     def style(self, where: str) -> tuple[Style, str]:
         """Return how the numbers are written, and a note on it.
 

@@ -188,7 +188,9 @@ def _rounded(rows: TimedRows) -> TimedRows:
     distances = np.diff(times)
     if rows.stamps.is_count or not len(distances) or not (distances > np.timedelta64(0)).any():
         return rows
-    usual = np.median(distances[distances > np.timedelta64(0)].astype(np.int64)) / 1e6
+    is_regular = (distances == distances[0]).all()
+    later = distances[:1] if is_regular else distances[distances > np.timedelta64(0)]
+    usual = np.median(later.astype(np.int64)) / 1e6
     seconds = int(_ROUND_STEPS[np.abs(_ROUND_STEPS - usual).argmin()])
     step = np.timedelta64(seconds * 1_000_000, "us")
     if abs(seconds - usual) > _LARGEST_JITTER * seconds:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -26,7 +26,7 @@ from fedproto_app.data.clock import (
     sampling_step,
     stamps_of,
 )
-from fedproto_app.data.number_styles import Style, is_number, numbers_in, style_of, value_of
+from fedproto_app.data.number_styles import Evidence, Style, is_number, numbers_in, style_of, value_of
 from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings
@@ -60,6 +60,7 @@ _TOTALS = {
     *("total", "totals", "grand total", "sum", "average", "mean"),
     *("summe", "gesamt", "gesamtsumme"),
 }
+_WITH_UNIT = re.compile(r"(?P<number>[+-]?\d[\d.,]*) ?(?P<unit>[^\W\d_][^\d,;]{0,9}|[%°€$£].{0,9})")
 _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
 
 
@@ -70,7 +71,7 @@ class Head:
     times: the place of the column that looks like a time column, None without one. rows: the number
     of rows before the first row of values, and above: of those before the names. notes: what a
     person should know of the header. index: the place of a column without a name that only numbers
-    the rows, as pandas writes it.
+    the rows, as pandas writes it, or that is empty because a delimiter ends each line.
     """
 
     where: str
@@ -210,7 +211,10 @@ class Table:
 
     def select(self, rows: NDArray[np.intp]) -> Table:
         """Return a table with only these rows, by place; rows keep their numbers in messages."""
-        return replace(self, texts=self.texts.iloc[rows], values=self.values[rows])
+        import pandas as pd
+
+        texts = {place: _encoded(column) for place, column in self.texts.iloc[rows].items()}
+        return replace(self, texts=pd.DataFrame(texts), values=self.values[rows])
 
     def numbers(self) -> Matrix:
         """Return the values [T, N], NaN where missing; raise `DataError` for other texts."""
@@ -219,7 +223,7 @@ class Table:
                 raise DataError(
                     f"{self.where}: column {self.head.names[fault.place]!r}, {self.row} "
                     f"{self.first + fault.row}: {fault.cell!r} is not a number"
-                    f"{_if_it_means_missing(fault.cell)}"
+                    f"{_remedy_for(fault.cell)}"
                 )
         return self.values
 
@@ -243,6 +247,7 @@ class Table:
             return self._stamps_of_rows(unit)
         places = self.unfolded_from.values
         names, count = [self.head.names[place] for place in places], len(places)
+        months = 12 // count
         whole = replace(self, texts=self.texts.iloc[::count])
         rows, twice = whole._stamps_of_rows(unit), whole.clients().duplicated().to_numpy()
         if rows is None and twice.any():
@@ -258,6 +263,9 @@ class Table:
             starts = np.zeros(len(twice), "M8[s]") if rows is None else rows.times.astype("M8[s]")
             steps = (starts.astype(np.int64) * count)[:, None] + np.arange(count)
             return Stamps(steps.ravel().astype("datetime64[s]"), is_count=True)
+        if rows.form == "Y" and count * months == 12:
+            begins = rows.times.astype("datetime64[M]")[:, None] + months * np.arange(count)
+            return replace(rows, times=begins.ravel().astype("datetime64[us]"), form="")
         step = sampling_step(np.unique(rows.times))
         if step is None or step.astype(np.int64) % count:
             raise DataError(
@@ -275,7 +283,7 @@ class Table:
         if place is None:
             return None
         # Each text is looked at once, as most times come once for each client.
-        name, column = self.title(place), _encoded(self.texts[place], numbers=unit == "excel")
+        name, column = self.title(place), self._encoded(place, numbers=unit == "excel")
         title = f"column {name!r}" if name else "the first column (without a name: the times)"
         if column.dtype != "category" or column.isna().any():
             return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
@@ -315,7 +323,11 @@ class Table:
         """Return the client of each row as the file writes it, as categories, [T]."""
         if self.columns.clients is None:
             return self.clients()
-        return _encoded(self.texts[self.columns.clients], numbers=True)
+        return self._encoded(self.columns.clients, numbers=True)
+
+    def _encoded(self, place: int, *, numbers: bool) -> Series:
+        column = self.texts[place]
+        return column if column.dtype == "category" else _encoded(column, numbers=numbers)
 
 
 def read_times(
@@ -369,12 +381,13 @@ class TableFile(ABC):
         style: Style = "plain" if self.decimal == "auto" else self.decimal
         values, texts, faults, count = self._read(columns, style, missing_values)
         if faults and self.decimal == "auto":
-            cells = (block[p] for block in self.blocks(columns, "texts") for p in columns.values)
-            style, note = style_of(cells, self._row_name, self.head.where)
+            rows = None if len(faults) > _MOST_FAULTS else len(values)
+            for style, note in self._styles(columns):
+                values, texts, faults, count = self._read(columns, style, missing_values)
+                if not faults:
+                    break
             notes = (*notes, note) if note else notes
-            rows = len(values)
-            values, texts, faults, count = self._read(columns, style, missing_values)
-            if len(faults) <= _MOST_FAULTS and rows != len(values):
+            if len(faults) <= _MOST_FAULTS and rows not in (None, len(values)):
                 raise DataError(f"{self.head.where}: changed while it was read")
         if missing_values:
             listed = ", ".join(missing_values)
@@ -393,7 +406,18 @@ class TableFile(ABC):
         )
         if len(faults) > _MOST_FAULTS:
             table.numbers()
-        return _joined(_without_totals(table))
+        return _joined(_without_totals(_without_names(table)))
+
+    def _styles(self, columns: Columns) -> Iterator[tuple[Style, str]]:
+        """Yield how the numbers are written by the first rows, if these show it, and then by all
+        cells; each with a note. The first reading holds if it leaves no cell that is no number."""
+        first, evidence = next(iter(self.blocks(columns, "texts"))), Evidence()
+        for place in columns.values:
+            evidence.add(first[place].head(LOOKED_AT), self._row_name)
+        if {"comma", "thousands"} & set(evidence.cells) and evidence.is_clear:
+            yield evidence.style(self.head.where)
+        cells = (block[p] for block in self.blocks(columns, "texts") for p in columns.values)
+        yield style_of(cells, self._row_name, self.head.where)
 
     def of_texts(self, places: Sequence[int]) -> set[int]:
         """Return which of these columns hold texts: under 90% of their first cells are numbers."""
@@ -413,37 +437,52 @@ class TableFile(ABC):
 
         Stops after `_MOST_FAULTS` faults.
         """
-        parts: list[Matrix] = []
+        numbers: dict[int, list[Matrix]] = {place: [] for place in columns.values}
         texts: dict[int, list[Series]] = {place: [] for place in columns.texts}
         faults: list[Fault] = []
-        values = (value_of(cell, "point") for cell in missing_values)
-        codes = [value for value in values if value is not None]
-        count = 0
+        codes = [value_of(cell, "point") for cell in missing_values]
+        codes = [value for value in codes if value is not None]
+        count, rows = 0, 0
         for block in self.blocks(columns, style):
-            part = np.empty((len(block), len(columns.values)), order="F")
-            for position, place in enumerate(columns.values):
+            rows += len(block)
+            for place, blocks in numbers.items():
                 column = block[place]
-                part[:, position], wrong = numbers_in(column, style)
+                if len(faults) > _MOST_FAULTS:  # none of these numbers is used
+                    blocks.append(np.full(len(column), np.nan))
+                    continue
+                values, wrong = numbers_in(column, style)
                 if wrong.any():
                     cells = column[wrong].astype(str).str.strip()
                     count += int(cells.isin(missing_values).sum())
                     wrong_cells = cells[~cells.isin([*MISSING, *missing_values])][:_MOST_FAULTS]
-                    rows = wrong_cells.index.to_list()
-                    faults += [Fault(*pair) for pair in zip(rows, repeat(place), wrong_cells)]
-            if codes:
-                is_code = np.isin(part, codes)
-                count += int(is_code.sum())
-                part[is_code] = np.nan
-            parts.append(part)
+                    numbered = wrong_cells.index.to_list()
+                    faults += [Fault(*pair) for pair in zip(numbered, repeat(place), wrong_cells)]
+                if codes:
+                    is_code = np.isin(values, codes)
+                    count += int(is_code.sum())
+                    values = np.where(is_code, np.nan, values)
+                blocks.append(values)
             for place, blocks in texts.items():
-                blocks.append(_encoded(block[place], numbers=place in columns.joined))
+                is_repeated = columns.clients is not None or bool(columns.joined)
+                column = block[place]
+                blocks.append(
+                    _encoded(column, numbers=place in columns.joined) if is_repeated else column
+                )
             if len(faults) > _MOST_FAULTS:
                 break
-        return np.concatenate(parts), texts, faults, count
+        matrix = np.empty((rows, len(numbers)), order="F")
+        for position, place in enumerate(columns.values):
+            np.concatenate(numbers.pop(place), out=matrix[:, position])
+        return matrix, texts, faults, count
 
 
-def _if_it_means_missing(cell: str) -> str:
-    """Return how to read a cell without letters and digits as a missing value, "" for others."""
+def _remedy_for(cell: str) -> str:
+    """Return how to read a cell with a unit, or without letters and digits; "" for others."""
+    if unit := _WITH_UNIT.fullmatch(cell):
+        return (
+            f", but {unit['number']} and a unit: write units into the names of the columns, and "
+            f"leave {unit['unit']!r} out of the cells"
+        )
     if any(map(str.isalnum, cell)) or "," in cell:
         return ""
     return f" (--set data.missing-values={cell} reads it as a missing value)"
@@ -517,6 +556,20 @@ def time_place(names: Sequence[str], frame: DataFrame) -> int | None:
 def is_total(cell: str) -> bool:
     """Return whether the cell names a row of totals."""
     return cell.lower().rstrip(":") in _TOTALS
+
+
+def _without_names(table: Table) -> Table:
+    """Return the table without rows that hold the names again, as where files were joined."""
+    place = table.columns.times
+    if place is None:
+        return table
+    is_name = (table.texts[place].astype(str).str.strip() == table.head.names[place]).to_numpy()
+    if not table.head.names[place] or not is_name.any():
+        return table
+    first = table.row_of(int(is_name.argmax()))
+    note = f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
+    kept = table.select(np.flatnonzero(~is_name))
+    return replace(kept, notes=(*table.notes, note))
 
 
 def _without_totals(table: Table) -> Table:
@@ -638,6 +691,9 @@ def head_of(
                 f"{where}: line 1 has values where names are expected ({', '.join(first[:5])}); "
                 "set data.header = false if the file has no header, true if these are names"
             )
+    index = len(first) - 1 if has_empty_end(rows) else None
+    if index is not None:
+        notes = (*notes, "the last column has no name and is empty: left out")
     if settings.header == "false":
         times = 0 if len(first) > 1 and look_like_times([row[0] for row in rows]) else None
         return Head(where, numbered(len(first)), times)
@@ -652,10 +708,15 @@ def head_of(
     if is_unnamed and number_rows([row[0] for row in rows[1 + units :]]):
         # Without another column of times, or with one that is set, it may still be the time.
         times = named[0] if named else 0
-        index = None if not named and not settings.time_column else 0
+        index = index if not named and not settings.time_column else 0
         return Head(where, first, times, in_all, notes, index, above)
     times = 0 if 0 in named or not first[0] else None
-    return Head(where, first, times, in_all, notes, None, above)
+    return Head(where, first, times, in_all, notes, index, above)
+
+
+def has_empty_end(rows: list[list[str]]) -> bool:
+    """Return whether all rows, that of the names too, end with a delimiter."""
+    return all(len(row) > 2 and not row[-1] for row in rows) and any(map(any, rows))
 
 
 def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 1) -> int:
@@ -680,7 +741,7 @@ def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 
     for number, row in enumerate(rows[1:-1], 1):
         if row[0].startswith(_COMMENTS):
             continue
-        are_names = [not _is_written_value(cell) for cell in row]
+        are_names = [not is_written_value(cell) for cell in row]
         is_header = len(_filled(row)) == width > 1 and all(are_names) and all(row[1:width])
         if is_header and any(map(_holds_values, rows[number + 1 :][:_MOST_BELOW_NAMES])):
             return number
@@ -711,7 +772,7 @@ def unit_rows(rows: list[list[str]]) -> int:
     numbers.
     """
     below = rows[1 : 2 + _MOST_BELOW_NAMES]
-    count = next((n for n, row in enumerate(below) if any(map(_is_written_value, row))), 0)
+    count = next((n for n, row in enumerate(below) if any(map(is_written_value, row))), 0)
     columns = list(zip(rows[count], zip(*rows[count + 1 :], strict=False), strict=False))
     if any(unit not in MISSING and unit in column for unit, column in columns):
         return 0
@@ -719,7 +780,8 @@ def unit_rows(rows: list[list[str]]) -> int:
     return count if is_above_numbers else 0
 
 
-def _is_written_value(cell: str) -> bool:
+def is_written_value(cell: str) -> bool:
+    """Return whether the cell is a number or a date."""
     return is_number(cell) or is_date(cell)
 
 

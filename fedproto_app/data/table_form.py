@@ -65,6 +65,7 @@ _FEWEST_RISING = 4  # rows that show that a column rises by one step
 _FEWEST_NUMBERED = 12  # columns called hh_0, hh_1, …, that look like the parts of a day
 _PARTS_OF_DAY = (24, 48, 96, 144, 288, 1440)  # columns that look so in a table of days
 _MANY_TIMES = 1.5  # rows per step, above which rows of several clients lie one below the other
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _LIKE_A_YEAR = re.compile(r"1[89]\d\d|20\d\d")
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
@@ -453,7 +454,9 @@ class _Decision:
                     values = [column for column in values if column not in numbering]
                     left_out += map(_numbers_rows, numbering)
             is_daily = times is not None and not any(":" in cell for cell in times.cells)
-            if is_daily and len(numbered := _numbered(values)) in _PARTS_OF_DAY:
+            is_yearly = self.settings.get("data.time-unit") == "year"
+            parts = _PARTS_OF_DAY if is_daily and not is_yearly else (12,) if is_yearly else ()
+            if len(numbered := _numbered(values)) in parts:
                 self.ask(_whether_to_unfold(numbered))
             if times is not None and times.name == "ds" and "y" in {c.name for c in values}:
                 unused = [column for column in values if column.name != "y"]
@@ -607,11 +610,14 @@ def _whether_to_unfold(names: Sequence[str]) -> str:
 
 
 def _numbered(columns: Sequence[Column]) -> list[str]:
-    """Return the names of columns that are numbered one after the other, such as hh_0, hh_1, …, or
-    called 00:00, 00:30, …"""
+    """Return the names of columns that are numbered one after the other, such as hh_0, hh_1, …,
+    called 00:00, 00:30, …, or called as the months."""
     clocks = [column.name for column in columns if is_clock_time(column.name)]
     if len(clocks) >= _FEWEST_NUMBERED:
         return clocks
+    months = [column.name for column in columns if column.name[:3].lower() in _MONTHS]
+    if [name[:3].lower() for name in months] == list(_MONTHS):
+        return months
     matches = [_NUMBERED.fullmatch(column.name) for column in columns]
     names = [match.string for match in matches if match is not None]
     stems = [match["stem"] for match in matches if match is not None]

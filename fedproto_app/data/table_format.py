@@ -16,6 +16,7 @@ from fedproto_app.data.table import (
     INDEX,
     LOOKED_AT,
     Columns,
+    has_empty_end,
     has_names,
     is_date,
     is_total,
@@ -208,10 +209,10 @@ def sample_of_rows(
     rows = rows[above:]
     if len({len(row) for row in rows}) > 1 or len(rows) < 2:
         return Sample([], count, settings, is_clear=False)
-    names, notes = rows[0], tuple[str, ...]()
+    names, notes, is_empty_end = rows[0], tuple[str, ...](), has_empty_end(rows)
     is_named = above or header not in ("auto", "false")
     if is_named or (header == "auto" and (_are_turned(names, rows[1]) or has_names(rows, "auto"))):
-        rows = rows[1 + unit_rows(rows) :]
+        rows = [row for row in rows[1 + unit_rows(rows) :] if row != names]
     else:
         names = numbered(len(rows[0]))
         settings = {**settings, "data.header": False}
@@ -219,7 +220,7 @@ def sample_of_rows(
     last = [row for row in last if len(row) == len(names) and not any(map(is_total, row))]
     columns = [
         Column(name, [row[place] for row in rows], [row[place] for row in last])
-        for place, name in enumerate(names)
+        for place, name in enumerate(names[:-1] if is_empty_end else names)
     ]
     return Sample(columns, count, settings, notes)
 

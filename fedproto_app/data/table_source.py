@@ -209,6 +209,7 @@ def _of_long_rows(
     )
     if usual is not None and (clock is None or usual.is_of_calendar):
         clock, rows = usual, {name: _on_days_of(usual, rows[name]) for name in rows}
+    column_names = used_tables[0].column_names
     for name, client_rows in rows.items():
         where = f"{settings.path}: client {name!r}" if name else settings.path
         if not may_lack_rows:
@@ -220,7 +221,7 @@ def _of_long_rows(
             clock,
             row_of,
             may_lack_rows=may_lack_rows,
-            columns=used_tables[0].column_names,
+            columns=column_names,
             known=known,
         )
 

@@ -86,6 +86,13 @@ def test_texts_units_and_empty_rows_around_the_table(tmp_path: Path) -> None:
     assert numbers.startswith("'1.100,5' in row 4 is read as 1100.5")
 
 
+def test_the_first_sheet_with_values_is_read(tmp_path: Path) -> None:
+    data = [["time", "a"], [pd.Timestamp("2024-01-01"), 1.5], [pd.Timestamp("2024-01-02"), 2.5]]
+    clients = load(book(tmp_path, [["", "About"], [0, "three sites"]], data=data), "wide-excel")
+    assert values_of(clients) == {"a": [1.5, 2.5]}
+    assert clients["a"].notes == ("only the sheet 'data' is read, not Sheet: data.sheet chooses",)
+
+
 def test_whole_numbers_may_name_clients(tmp_path: Path) -> None:
     rows = [["unique_id", "ds", "y"], [7, "2024-01-01", 1], [7, "2024-01-02", 2]]
     assert values_of(load(book(tmp_path, rows), "long-excel")) == {"7": [1, 2]}

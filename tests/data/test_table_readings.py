@@ -148,6 +148,16 @@ READ: dict[str, tuple[str, dict[str, object], list[str]]] = {
         {},
         [],
     ),
+    "the names again": (
+        f"time,c0,c1,c2\n{wide()}time,c0,c1,c2\n",
+        {},
+        ["rows left out that repeat the names of the columns: 1, at line 62"],
+    ),
+    "a semicolon at the end of each line": (
+        f"time;c0;c1;c2;\n{wide(sign=';')}".replace("5\n", "5;\n"),
+        {},
+        ["the last column has no name and is empty: left out"],
+    ),
     "rows twice": (
         LONG + 2 * rows(lambda c, h: f"c{c},{HOURS[h]},{value(c, h)}"),
         {},
@@ -184,6 +194,25 @@ def test_codes_and_texts_that_mean_missing(tmp_path: Path) -> None:
     comma = written(tmp_path, path.read_text().replace(",", ";").replace(".0", ",0"), "b.csv")
     clients, _ = read(comma, {"data.missing-values": "-999,n.d."})
     assert [np.flatnonzero(np.isnan(client.values)).tolist() for client in clients] == [[7], [7]]
+
+
+def test_months_in_columns_are_no_clients(tmp_path: Path) -> None:
+    months = "jan,feb,mar,apr,may,jun,jul,aug,sep,oct,nov,dec"
+    years = "".join(f"{year},{','.join(map(str, range(12)))}\n" for year in range(1990, 2020))
+    path = written(tmp_path, f"year,{months}\n{years}")
+    with pytest.raises(DataError, match=r"in time\? --set data\.unfold=jan,dec reads"):
+        read(path, {})
+    (client,), _ = read(path, {"data.unfold": "jan,dec"})
+    assert client.values.tolist() == 30 * list(range(12))
+    assert client.clock is not None
+    assert client.clock.rhythm == "1 month"
+    assert client.when(0) == "1990-01-01"
+
+
+def test_a_unit_in_a_cell_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "time,a\n2024-01-01,10.2 kW\n2024-01-02,9 kW\n")
+    with pytest.raises(DataError, match="but 10.2 and a unit: .* leave 'kW' out of the cells"):
+        read(path, {"data.clients": "a"})
 
 
 SERIES = "id,dept,store," + ",".join(f"d_{n}" for n in range(1, 31)) + "\n"

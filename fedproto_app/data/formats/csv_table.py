@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import deque
 from collections.abc import Iterator
-from io import BufferedReader, RawIOBase
+from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,7 +25,6 @@ from fedproto_app.data.files import open_unpacked, require_room
 from fedproto_app.data.format import Changes
 from fedproto_app.data.number_styles import Style
 from fedproto_app.data.table import (
-    BLOCK_CELLS,
     LOOKED_AT,
     MISSING,
     Columns,
@@ -41,12 +39,11 @@ from fedproto_app.settings import DELIMITERS, DataSettings
 from fedproto_app.settings.choice import Decimal
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
     from pandas import DataFrame
 
 SUFFIX = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
 LONGEST_LINE = 1 << 24  # bytes; a line is held as text and as cells
-_PIECE = 1 << 20  # bytes that are read at once
+_PIECE = 1 << 23  # bytes that are read and parsed at once
 _MARKS = {  # first bytes of files that are not text
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "UTF-16 text; save it as UTF-8",
@@ -96,57 +93,51 @@ class CsvFile(TableFile):
         text = self._unread or _without_blank_end(_blocks(self._source, self._where))
         self._unread = None
         text = _without_first(text, self.head.rows)
-        checked = _checked(text, self.head, self.delimiter, columns)
         # With the delimiter as its decimal sign, pandas would cut cells: texts are safe.
         in_texts = style == "texts" or (style == "comma" and self.delimiter == ",")
-        kinds = dict.fromkeys(columns.read if in_texts else columns.texts, "str")
-        if columns.clients is not None and not in_texts:  # its times come once for each client
-            kinds |= dict.fromkeys(columns.texts, "category")
+        kinds: dict[int, Any] = dict.fromkeys(columns.read if in_texts else (), "str")
         missing: Any = MISSING  # pandas takes places for names, its stubs do not
         if columns.clients is not None:  # "NA" may be a country's code
             names = columns.parts(columns.clients)
             missing = {place: [""] if place in names else MISSING for place in columns.read}
+        first = 0
         try:
-            yield from pd.read_csv(
-                BufferedReader(_Stream(checked), _PIECE),
-                sep=self.delimiter,
-                decimal="," if style == "comma" and not in_texts else ".",
-                names=range(len(self.head.names)),
-                usecols=columns.read,
-                dtype=kinds,
-                na_values=missing,
-                header=None,
-                index_col=False,
-                keep_default_na=False,
-                skip_blank_lines=False,  # in a single column such a line is a missing value
-                skipinitialspace=True,
-                encoding="utf-8",
-                low_memory=False,
-                chunksize=max(1, BLOCK_CELLS // len(self.head.names)),
-            )
+            for block in _checked(text, self.head, self.delimiter, columns):
+
+                def parsed(block: bytes = block) -> DataFrame:
+                    return pd.read_csv(
+                        BytesIO(block),
+                        sep=self.delimiter,
+                        decimal="," if style == "comma" and not in_texts else ".",
+                        names=range(len(self.head.names)),
+                        usecols=columns.read,
+                        dtype=kinds,
+                        na_values=missing,
+                        header=None,
+                        index_col=False,
+                        keep_default_na=False,
+                        skip_blank_lines=False,  # in one column such a line is a missing value
+                        skipinitialspace=True,
+                        encoding="utf-8",
+                        low_memory=False,
+                    )
+
+                frame = parsed()
+                # pandas is quickest if it sees for itself that cells are texts. It takes 007 for a
+                # number, so a column of texts whose cells may all be numbers is parsed again.
+                numbers = [place for place in columns.texts if frame[place].dtype.kind != "O"]
+                if numbers:
+                    kinds |= dict.fromkeys(numbers, object)
+                    frame = parsed()
+                frame.index = pd.RangeIndex(first, first + len(frame))
+                first += len(frame)
+                yield frame
         except (csv.Error, pd.errors.ParserError) as error:
             raise _no_csv(self._where, error) from None
 
 
 def _no_csv(where: str, error: Exception) -> DataError:
     return DataError(f"{where}: not a readable CSV file: {error}")
-
-
-class _Stream(RawIOBase):
-    """Blocks of a text as a stream of bytes."""
-
-    def __init__(self, blocks: Iterator[bytes]) -> None:
-        self._blocks, self._left = blocks, memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        target = memoryview(buffer).cast("B")
-        self._left = self._left or memoryview(next(self._blocks, b""))
-        count = min(len(target), len(self._left))
-        target[:count], self._left = self._left[:count], self._left[count:]
-        return count
 
 
 def _without_first(blocks: Iterator[bytes], lines: int) -> Iterator[bytes]:
@@ -178,47 +169,53 @@ def _checked(
                 f"{_IF_TITLES if rows + place == head.rows else ''}"
             )
 
+    no_sign = bytes(sorted({*range(256)} - {*f"\n{delimiter}".encode()}))
     for block in blocks:
         if b'"' in block:
             break
-        data = np.frombuffer(block, np.uint8)
-        ends_or_signs = data[(data == _LINE_END) | (data == ord(delimiter))]
-        ends = np.flatnonzero(ends_or_signs == _LINE_END)
+        signs = np.frombuffer(block.translate(None, no_sign), np.uint8)
+        ends = np.flatnonzero(signs == _LINE_END)
         require(np.diff(ends, prepend=-1))
         rows, size = rows + len(ends), size + len(block)
         require_room(columns.bytes_of(rows) + size, where)
         yield block
     else:
         return
-    cut: deque[bytes] = deque()  # into lines; the last block may hold rows that are not read yet
+    taken, end = list[bytes](), 0  # blocks whose rows are not all read yet, and their last line
 
     def lines() -> Iterator[str]:
+        nonlocal end
         for quoted in chain([block], blocks):
-            cut.append(quoted)
-            yield from (f"{line}\n" for line in quoted.decode().split("\n")[:-1])
+            taken.append(quoted)
+            in_block = quoted.decode().split("\n")[:-1]
+            end += len(in_block)
+            yield from (f"{line}\n" for line in in_block)
 
-    for row in csv.reader(lines(), delimiter=delimiter, skipinitialspace=True):
+    reader = csv.reader(lines(), delimiter=delimiter, skipinitialspace=True)
+    for row in reader:
         if len(row) != width and (row or width > 1):
             require(np.array([max(len(row), 1)]))
         rows += 1
-        while len(cut) > 1:
-            size += len(cut[0])
+        if reader.line_num == end:
+            size += sum(map(len, taken))
             require_room(columns.bytes_of(rows) + size, where)
-            yield cut.popleft()
-    require_room(columns.bytes_of(rows) + size, where)
-    yield from cut
+            yield b"".join(taken)
+            taken.clear()
 
 
 def _without_blank_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield these blocks of whole lines without the empty lines that end the file."""
     blank = b""
     for block in blocks:
-        if not (text := block.rstrip(b"\r\n")):
-            blank += block
-            continue
-        end = block.index(b"\n", len(text)) + 1
-        yield blank + block[:end]
-        blank = block[end:]
+        if block[-2:-1] in b"\r\n":
+            if not (text := block.rstrip(b"\r\n")):
+                blank += block
+                continue
+            end = block.index(b"\n", len(text)) + 1
+            block, blank = blank + block[:end], block[end:]
+        elif blank:
+            block, blank = blank + block, b""
+        yield block
 
 
 def _blocks(source: Path | bytes, where: str) -> Iterator[bytes]:
@@ -226,31 +223,25 @@ def _blocks(source: Path | bytes, where: str) -> Iterator[bytes]:
 
     Raises `DataError` for a file that is no UTF-8 text, too large, or has too long a line.
     """
-    size, lines, unfinished = 0, 0, b""
+    size = 0
     with open_unpacked(source, where) as stream:
-        while piece := stream.read(_PIECE):
-            if not size:
-                _require_no_mark(piece, where)
-            size += len(piece)
-            require_room(size, where)
-            if size == len(piece):
-                piece = piece.removeprefix(_BYTE_ORDER_MARK)
-            end = piece.rfind(b"\n") + 1
-            if end:
-                block, unfinished = unfinished + piece[:end], piece[end:]
-                _require_text(block, size - len(unfinished) - len(block), where)
-                lines += block.count(b"\n")
-                yield block
-            else:
-                unfinished += piece
-            if len(unfinished) > LONGEST_LINE:
+        while block := stream.read(_PIECE):
+            end_of_line = stream.readline(LONGEST_LINE + 1)
+            block += end_of_line
+            if len(end_of_line) > LONGEST_LINE:
+                with open_unpacked(source, where) as again:
+                    line = (again.read(size) + block).count(b"\n") + 1
                 raise DataError(
-                    f"{where}: line {lines + 1} is longer than {LONGEST_LINE >> 20} MiB; is it a "
-                    "table?"
+                    f"{where}: line {line} is longer than {LONGEST_LINE >> 20} MiB; is it a table?"
                 )
-    if unfinished:
-        _require_text(unfinished, size - len(unfinished), where)
-        yield unfinished + b"\n"
+            if not size:
+                _require_no_mark(block, where)
+            _require_text(block, size, where)
+            size += len(block)
+            require_room(size, where)
+            if size == len(block):
+                block = block.removeprefix(_BYTE_ORDER_MARK)
+            yield block if block.endswith(b"\n") else block + b"\n"
 
 
 def _require_no_mark(content: bytes, where: str) -> None:
@@ -289,7 +280,8 @@ def text_lines(source: Path | bytes, where: str) -> Iterator[str]:
 
 def _first_lines(text: bytes, where: str) -> list[str]:
     """Return the first lines, to recognise the file's form; `DataError` for an empty file."""
-    lines = [line.removesuffix("\r") for line in text.decode().split("\n")[:-1]][:LOOKED_AT]
+    first = text.split(b"\n", LOOKED_AT)[:-1]
+    lines = [line.decode().removesuffix("\r") for line in first]
     while lines and not lines[-1]:
         lines.pop()
     if not lines:

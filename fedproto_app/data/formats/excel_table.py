@@ -25,6 +25,7 @@ from fedproto_app.data.table import (
     Columns,
     TableFile,
     head_of,
+    is_written_value,
     require_few_columns,
 )
 from fedproto_app.data.table_format import Sample, sample_of_rows, table_format
@@ -85,7 +86,7 @@ def _sheet(
 ) -> tuple[list[Row], int, tuple[str, ...]]:
     """Return the rows of a sheet, the number of the first of them, and notes.
 
-    name: of the sheet; "": the first that is not empty.
+    name: of the sheet; "": the first with a row of values, else the first that is not empty.
 
     Empty rows and columns around the table are left out. most: rows to read; None: all.
     """
@@ -93,16 +94,31 @@ def _sheet(
         titles = [sheet.title for sheet in book.worksheets]
         if name:
             require_available([name], titles, "sheet", "sheet", str(path))
-        for sheet in book.worksheets if not name else [book.worksheets[titles.index(name)]]:
+        read = [book.worksheets[titles.index(name)]] if name else book.worksheets
+        chosen: tuple[str, list[Row], int] | None = None
+        for sheet in read:
             rows, first = _rows(sheet, path, most)
-            if rows:
-                unread = [further.title for further in book.worksheets if further is not sheet]
-                note = (
-                    f"only the sheet {sheet.title!r} is read, not {', '.join(unread)}: "
-                    "data.sheet chooses"
-                )
-                return rows, first, (note,) if unread and not name else ()
+            has_values = _has_values(rows)
+            if rows and (chosen is None or has_values):
+                chosen = sheet.title, rows, first
+            if has_values:
+                break
+        if chosen is not None:
+            title, rows, first = chosen
+            unread = ", ".join(other for other in titles if other != title)
+            note = f"only the sheet {title!r} is read, not {unread}: data.sheet chooses"
+            return rows, first, (note,) if unread and not name else ()
     raise DataError(f"{path}: no cell has a value")
+
+
+def _has_values(rows: list[Row]) -> bool:
+    """Return whether a row holds two values, such as a time and a number, or nothing else."""
+    for row in rows:
+        cells = [text for cell in row if (text := _text(cell))]
+        count = sum(map(is_written_value, cells))
+        if count >= min(2, len(cells)) and cells:
+            return True
+    return False
 
 
 def _rows(sheet: ReadOnlyWorksheet, path: Path, most: int | None) -> tuple[list[Row], int]:
