@@ -1,4 +1,4 @@
-"""Census (ours): learned and fixed features of images, and a classifier of class sums."""
+"""Census, of this project: learned and fixed features of images, and a classifier of class sums."""
 
 from __future__ import annotations
 
