@@ -18,7 +18,7 @@ from itertools import chain, count
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from fedproto_app.core.charts import Bars, Section
 from fedproto_app.core.methods import METHODS
@@ -251,6 +251,7 @@ def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
     )
     drawing = {"are_rows": are_rows, "chart_svg": chart_svg, "is_wide_chart": is_wide_chart}
     environment.globals |= drawing
+    environment.filters["breakable"] = _breakable
     return environment.from_string(template).render(
         parts=parts,
         **{name: Markup(text) for name, text in texts.items()},
@@ -260,6 +261,11 @@ def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
         federated=FEDERATED,
         glossary=glossary(groups),
     )
+
+
+def _breakable(label: str) -> Markup:
+    """Return a label such as "kindred response.sharing=none" whose lines may end at its signs."""
+    return Markup(re.sub(r"([.=])(?=\D)", r"\1<wbr>", str(escape(label))))
 
 
 def _digest(text: str) -> str:

@@ -39,7 +39,7 @@ class Page(HTMLParser):
         self.words: list[str] = []
         self.inside: dict[str, str] = {}
         self._open: list[str] = []
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attributes)))
