@@ -244,9 +244,9 @@ class DataSettings(Section):
     )
     least_periods: CountOrZero = setting(
         0,
-        "train only on whole blocks of so many days (of days weeks, of 24 steps without a day; of "
-        "weeks or longer steps on whole years), as [sites](sites.md#blocks-of-periods) do; 0: on "
-        "all",
+        "train only on whole blocks of so many days (weeks where a step is a day, 24 steps "
+        "without a clock, whole years where a step is a week or longer), as "
+        "[sites](sites.md#blocks-of-periods) do; 0: on all",
     )
     train_share: Share = setting(
         0.7, "oldest share of the samples; of sequences with classes, a random share of each class"
