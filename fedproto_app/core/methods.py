@@ -50,6 +50,11 @@ class Methods(Mapping[str, Method]):
     def __contains__(self, name: object) -> bool:
         return name in self._modules
 
+    def meaning(self, name: str) -> str:
+        """Return what a method is in a sentence: how its module's docstring begins."""
+        text = import_module(self._modules[name]).__doc__ or ""
+        return " ".join(text.partition("\n\n")[0].rstrip(".").split())
+
 
 METHODS = Methods()
 

@@ -111,7 +111,7 @@ def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
         about = "There was only one round, so there is no learning curve."
         return Section("Learning", about if lines else "")
     about = (
-        "Left: by round. Right: by the numbers sent so far"
+        "First by round, then by the numbers sent so far"
         + (", for the first seed" if any(len(group.runs) > 1 for group in groups) else "")
         + ". A single dot is a method with one round."
     )

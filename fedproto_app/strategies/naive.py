@@ -1,7 +1,8 @@
-"""Baselines without learning: the newest value of a series or the value a period before, a client's
-most frequent class, the mean of its targets.
+"""A baseline without learning: a series' newest value, a client's most frequent class, or the mean
+of its targets.
 
-They do not learn from the inputs and exchange nothing.
+`seasonal_naive` has the value a period before. They do not learn from the inputs and exchange
+nothing.
 """
 
 from __future__ import annotations

@@ -172,15 +172,16 @@ def _forecast(
     lines = [Line("true values", _places(first, steps), first.truth[steps], look=None)]
     for name, shown in by_label.items():
         steps = last_periods(shown, period)
-        widths, above_floor = shown.half_widths[:, steps], shown.forecast[steps] - shown.floor
-        lower = np.minimum(widths, np.maximum(above_floor, 0))
+        # As they are served: no forecast and no band goes below the values' floor.
+        raw, widths = shown.forecast[steps], shown.half_widths[:, steps]
+        low, middle, high = (np.maximum(y, shown.floor) for y in (raw - widths, raw, raw + widths))
         bands = {
-            f"{level}% band": np.stack(sides)
-            for level, *sides in zip(LEVELS, lower, widths, strict=True)
+            f"{level}% band": np.stack([middle - below, above - middle])
+            for level, below, above in zip(LEVELS, low, high, strict=True)
         }
         lines.append(
             Line(
-                name, _places(shown, steps), shown.forecast[steps], labels.index(name),
+                name, _places(shown, steps), middle, labels.index(name),
                 bands if shown is first else {},
             )
         )  # fmt: skip

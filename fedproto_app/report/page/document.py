@@ -18,9 +18,10 @@ from itertools import chain, count
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from fedproto_app.core.charts import Bars, Section
+from fedproto_app.core.methods import METHODS
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.charts import errors_section, gains_chart, learning_section
@@ -143,9 +144,10 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def glossary(tasks: Iterable[str]) -> dict[str, str]:
-    """Return words and their meanings; of figures, only those in the tables of these tasks."""
-    metrics = [report_for(task).metrics for task in tasks]
+def glossary(groups: Sequence[Group]) -> dict[str, str]:
+    """Return words and their meanings; of figures and methods, only those in the page's tables."""
+    metrics = [report_for(task).metrics for task in {group.task for group in groups}]
+    methods = sorted({group.method for group in groups} & METHODS.keys())
     titles = " ".join(shown.title for of_task in metrics for shown in of_task.comparison)
     captions = " ".join(of_task.caption for of_task in metrics)
     return {
@@ -153,14 +155,14 @@ def glossary(tasks: Iterable[str]) -> dict[str, str]:
         for word, meaning in _GLOSSARY.items()
         if word not in _FIGURES
         or any(re.search(rf"\b{name}\b", f"{titles} {captions}") for name in word.split(", "))
-    }
+    } | {name: METHODS.meaning(name) for name in methods}
 
 
 _FIGURES = ("MSE", "MAE, RMSE", "MASE", "A_loc, A_glo, A_sel")
 _GLOSSARY = {
     "client": "a participant that owns data: a site, a device, a user",
     "round": "the server asks clients to train, they reply, and the server combines their replies",
-    "alone": "the result of a client with its own data and nothing from the others",
+    "local, sharing=none": "a client's model of its own data, with nothing from the others",
     "validation": "the part of the data that chooses models; the test part only measures how good "
     "the choice was",
     "MSE": "mean squared error, here on values scaled to mean 0 and variance 1 for each client: "
@@ -249,6 +251,7 @@ def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
     )
     drawing = {"are_rows": are_rows, "chart_svg": chart_svg, "is_wide_chart": is_wide_chart}
     environment.globals |= drawing
+    environment.filters["breakable"] = _breakable
     return environment.from_string(template).render(
         parts=parts,
         **{name: Markup(text) for name, text in texts.items()},
@@ -256,8 +259,13 @@ def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
         version=__version__,
         date=_date(groups),
         federated=FEDERATED,
-        glossary=glossary({group.task for group in groups}),
+        glossary=glossary(groups),
     )
+
+
+def _breakable(label: str) -> Markup:
+    """Return a label such as "kindred response.sharing=none" whose lines may end at its signs."""
+    return Markup(re.sub(r"([.=])(?=\D)", r"\1<wbr>", str(escape(label))))
 
 
 def _digest(text: str) -> str:

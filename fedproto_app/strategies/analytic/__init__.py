@@ -1,4 +1,4 @@
-"""The closed forms (ours): ridge regression for series, a discriminant for classes."""
+"""Closed forms, of this project: ridge regression for series, a discriminant for classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kindred (ours): a closed form that borrows from similar clients."""
+"""Kindred, of this project: a linear forecast in closed form that borrows from similar clients."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import pytest
 
 from fedproto_app.core.charts import Dots, Lines
 from fedproto_app.core.errors import FedProtoError
+from fedproto_app.data.scale import Scale
 from fedproto_app.data.sources import load_series
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.charts import draw, pictures_of
@@ -20,7 +21,12 @@ from fedproto_app.report.forecasting.charts import (
     divergence_charts,
     read_divergence,
 )
-from fedproto_app.report.forecasting.examples import Example, find_examples, kept_forecasts
+from fedproto_app.report.forecasting.examples import (
+    Example,
+    Forecast,
+    find_examples,
+    kept_forecasts,
+)
 from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.forecasting.responses import response_charts, response_sections
 from fedproto_app.report.runs import read_clients
@@ -293,3 +299,23 @@ def test_forecasts_have_the_response_in_them(tmp_path: Path) -> None:
 def test_runs_without_such_columns_have_no_picture_of_them(tmp_path: Path) -> None:
     _, run = simulated(tmp_path, method="naive")
     assert response_charts(run) == []
+
+
+def test_nothing_is_drawn_below_the_floor() -> None:
+    """Forecasts of -1, 1 and 5, give or take 2, of values that are never negative."""
+    shown = Forecast(
+        truth=np.array([0.0, 1.0, 4.0]),
+        forecast=np.array([-1.0, 1.0, 5.0]),
+        half_widths=np.full((len(LEVELS), 3), 2.0),
+        positions=np.arange(3),
+        clock=None,
+        phases=np.arange(3),
+        mse=1.0,
+        scale=Scale(0.0, 1.0, seasonal_difference=1.0, is_negative=False),
+        floor=0.0,
+    )
+    _, line = charts._forecast("client a", {"run": shown}, 3, ["run"]).lines
+    assert line.y.tolist() == [0, 1, 5]
+    for band in line.bands.values():
+        assert (line.y - band[0]).tolist() == [0, 0, 3]
+        assert (line.y + band[1]).tolist() == [1, 3, 7]

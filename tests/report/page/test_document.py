@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedproto_app.core.methods import METHODS
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.page.document import render, report_of, write_report
 from fedproto_app.report.runs import read_run
@@ -38,7 +39,7 @@ class Page(HTMLParser):
         self.words: list[str] = []
         self.inside: dict[str, str] = {}
         self._open: list[str] = []
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attributes)))
@@ -110,6 +111,8 @@ def test_a_page_of_each_task_and_of_all(tmp_path: Path) -> None:
         assert len(page.elements_of("h1")) == 1
         assert page.elements_of("svg")
         words = " ".join(page.words)
+        method = read_run(folder).summary["method"]
+        assert METHODS.meaning(method) in words  # in the glossary
         assert "fedproto run" in words
         assert "None" not in words
         assert "nan" not in words.lower().split()
