@@ -40,13 +40,13 @@ from fedproto_app.trust.privacy_loss import privacy_plan
 INSIDE = 15  # clients in sums; the attacker knows the others
 SIZES = {  # clients in a sum
     "in the clear": 1,
-    "masked, a group of three nodes": 3,
-    "masked, five nodes": 5,
-    "masked, eleven nodes": 11,
-    "masked, five nodes of three clients": 15,
+    "3 nodes": 3,
+    "5 nodes": 5,
+    "11 nodes": 11,
+    "5 nodes of 3 clients": 15,
 }
 # Noise protects no sums of Kindred, but those of `analytic`, which have the same days.
-NOISED, NODES, DRAWS = "`analytic`, masked, five nodes, ε = 8", 5, 20
+NOISED, NODES, DRAWS = "5 nodes, noise", 5, 20
 NOISE = {"aggregation.secure": True, "privacy.mechanism": "gaussian", "privacy.epsilon": 8.0}
 SEARCH = 200  # steps of the search for a series
 CALENDAR = {"data.calendar": "phase"}
