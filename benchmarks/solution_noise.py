@@ -17,7 +17,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date
-from itertools import product
 
 import numpy as np
 import torch
@@ -77,14 +76,14 @@ class Borrower:
     def drawn_to(self, target: NDArray[np.float64]) -> float:
         """Return the error with fits drawn to the target, relative to that alone."""
         learner, penalties = self._learner, self._learner.section.penalties
-        pairs = list(product(penalties, repeat=2))
+        pairs = [(value, calendar) for value in penalties for calendar in penalties]
         toward = torch.from_numpy(target)[None, :, None]
         family: Family = next(self._fits.with_blocks(pairs, penalties[1:], toward))
-        pairs_of_errors = zip(self._errors, self._errors_of(family.fits), strict=True)
-        errors = [torch.cat(both) for both in pairs_of_errors]
+        both = zip(self._errors, self._errors_of(family.fits), strict=True)
+        validation, training = (torch.cat(errors) for errors in both)
         candidates = Candidates([*self._families, family])
         count = self.cohort.samples.is_validation[0].double().sum()
-        mixed = candidates.mean(*errors, count, learner.section.eta)
+        mixed = candidates.mean(validation, training, count, learner.section.eta)
         self.cohort.parameters[COEFFICIENTS][0].copy_(mixed.T)
         return self.client.error(learner, self.cohort) / self.alone
 

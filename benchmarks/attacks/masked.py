@@ -23,7 +23,7 @@ from benchmarks.in_process import conducted
 from benchmarks.pages import table_texts
 from benchmarks.parts import output_in
 from fedproto_app.core.errors import FederationError
-from fedproto_app.core.messages import Arrays, MaskingOrder
+from fedproto_app.core.messages import MaskingOrder
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays, read_order
 from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
@@ -41,7 +41,7 @@ TIMES = (1.0, 10.0, 20.0, 1000.0)
 
 def opposite(
     arrays: Mapping[str, Any], times: float, start: Mapping[str, Any], weight: float = 1.0
-) -> Arrays:
+) -> dict[str, Any]:
     """Return sums of opposite targets, so many times, or models with the step from `start` in the
     other direction, so many times as long.
 

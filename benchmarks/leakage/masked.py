@@ -31,6 +31,7 @@ from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows
+from fedproto_app.strategies.analytic.learner import AnalyticLearner
 from fedproto_app.strategies.common.learner import new_cohort
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.tasks.forecasting.task import mean_day
@@ -139,17 +140,18 @@ def _difference(victims: Victims, series: Sequence[ClientSeries]) -> list[float]
         scale = make_windows(client, settings.data).scale
         truths.append(scale.standardised(by_phase(client, first, first + DAY)))
     figures = _figures((WEEK + 1) * longer - WEEK * later, np.stack(truths))
-    first, second = (
+    noised = [
         _noised_sums(victims, series, **share, **{"data.history": days})
         for days in (WEEK + 1, WEEK)
-    )
-    return [*figures, _noised_figure(first - second, np.stack(truths))]
+    ]
+    return [*figures, _noised_figure(noised[0] - noised[1], np.stack(truths))]
 
 
 def _noised_sums(victims: Victims, series: Sequence[ClientSeries], **more: object) -> Vectors:
     """Return the totals of the targets by phase over five nodes each that `analytic` sends with
     noise, [draws, sums, p], in samples of a phase."""
     learner = victims.learner("analytic", **CALENDAR, **NOISE, **more)
+    assert isinstance(learner, AnalyticLearner)
     settings = learner.task.settings
     plan, rules = privacy_plan(settings), settings.aggregation
     assert plan is not None
