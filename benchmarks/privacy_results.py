@@ -1,4 +1,4 @@
-"""The tables of docs/privacy.md: errors with differential privacy, by ε.
+"""The first table of docs/privacy.md: errors with differential privacy, by ε.
 
     python -m benchmarks.privacy_results [--page]
 
@@ -33,8 +33,7 @@ from fedproto_app.tasks.table import small_run
 SEEDS = (1,)
 EPSILONS = (100.0, 10.0, 3.0, 1.0)
 DELTA = 1e-5
-MANY_AT = 10.0  # the ε of the second table
-CLIENTS = (10, 40, 160)
+CLIENTS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +45,6 @@ class Case:
     clips: Mapping[str, Any]
     alone: Mapping[str, Any]
     figure: str
-    by_clients: bool
 
 
 def _cases() -> Iterator[Case]:
@@ -60,7 +58,6 @@ def _cases() -> Iterator[Case]:
             flat(case["clips"]),
             flat(case["alone"]),
             case["figure"],
-            case.get("by-clients", False),
         )
 
 
@@ -73,27 +70,13 @@ class Trial:
 
     case: Case
     epsilon: float | None
-    clients: int
     seed: int
 
 
 def trials() -> list[Trial]:
-    """Return all runs of both tables, each once."""
-    first = [
-        Trial(case, epsilon, CLIENTS[0], seed)
-        for case in CASES
-        for epsilon in (0.0, None, *EPSILONS)
-        for seed in SEEDS
-    ]
-    second = [
-        Trial(case, epsilon, clients, seed)
-        for case in CASES
-        if case.by_clients
-        for clients in CLIENTS
-        for epsilon in (None, MANY_AT)
-        for seed in SEEDS
-    ]
-    return list(dict.fromkeys([*first, *second]))
+    """Return all runs of the table."""
+    epsilons = (0.0, None, *EPSILONS)
+    return [Trial(case, e, seed) for case in CASES for e in epsilons for seed in SEEDS]
 
 
 def figure_of(trial: Trial) -> float:
@@ -105,13 +88,11 @@ def figure_of(trial: Trial) -> float:
     elif trial.epsilon:
         privacy = {"privacy.mechanism": "gaussian", "privacy.epsilon": trial.epsilon}
         noise = {**privacy, "privacy.delta": DELTA, "privacy.metrics": "exact", **case.clips}
-    synthetic = {"data.synthetic.clients": trial.clients} if trial.clients > CLIENTS[0] else {}
     with tempfile.TemporaryDirectory() as folder:
         settings = settings_from(
             {
                 **case.settings,
                 **noise,
-                **synthetic,
                 "seed": trial.seed,
                 **output_in(Path(folder)),
             }
@@ -124,54 +105,39 @@ def figure_of(trial: Trial) -> float:
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--page", action="store_true", help="write the tables to docs/privacy.md")
+    parser.add_argument("--page", action="store_true", help="write the table to docs/privacy.md")
     arguments = parser.parse_args()
     become_worker()  # nodes of a simulation: the noise repeats
     console, figures = Console(), dict[Trial, float]()
     with Progress(console=console) as progress:
         for trial in progress.track(trials(), description="runs"):
             figures[trial] = figure_of(trial)
-    tables = {"by epsilon": by_epsilon(figures), "by clients": by_clients(figures)}
-    for name, lines in tables.items():
-        shown = [*lines, "", footnote()]
-        console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
-        if arguments.page:
-            page = ROOT / "docs" / "privacy.md"
-            write_section(page, name, "benchmarks.privacy_results", shown)
+    shown = [*by_epsilon(figures), "", footnote()]
+    console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
+    if arguments.page:
+        page = ROOT / "docs" / "privacy.md"
+        write_section(page, "by epsilon", "benchmarks.privacy_results", shown)
 
 
 def by_epsilon(figures: Mapping[Trial, float]) -> list[str]:
     """Return a line for each case."""
     heads = ["no sharing", "no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
     rows = [
-        [case.title, *(_mean(figures, case, e, CLIENTS[0]) for e in (0.0, None, *EPSILONS))]
-        for case in CASES
+        [case.title, *(_mean(figures, case, e) for e in (0.0, None, *EPSILONS))] for case in CASES
     ]
     return table_texts([["method", *heads], *rows])
 
 
-def by_clients(figures: Mapping[Trial, float]) -> list[str]:
-    """Return a line for each case and noise."""
-    rows = [
-        [case.title, noise, *(_mean(figures, case, epsilon, clients) for clients in CLIENTS)]
-        for case in CASES
-        if case.by_clients
-        for noise, epsilon in (("none", None), (f"ε = {MANY_AT:g}", MANY_AT))
-    ]
-    heads = ["method", "noise", *(f"{clients} clients" for clients in CLIENTS)]
-    return table_texts([heads, *rows], texts=2)
-
-
-def _mean(figures: Mapping[Trial, float], case: Case, epsilon: float | None, clients: int) -> str:
-    values = [figures[Trial(case, epsilon, clients, seed)] for seed in SEEDS]
+def _mean(figures: Mapping[Trial, float], case: Case, epsilon: float | None) -> str:
+    values = [figures[Trial(case, epsilon, seed)] for seed in SEEDS]
     return f"{np.mean(values):.3g}"
 
 
 def footnote() -> str:
     """Return the note on how the tables were made."""
     return (
-        f"`python -m benchmarks.privacy_results --page`: {CLIENTS[0]} clients unless "
-        f"stated, δ = {DELTA:g}, all clients in every round, seed "
+        f"`python -m benchmarks.privacy_results --page`: {CLIENTS} clients, "
+        f"δ = {DELTA:g}, all clients in every round, seed "
         f"{' and '.join(map(str, SEEDS))}, {machine_line()}."
     )
 

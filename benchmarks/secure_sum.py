@@ -87,7 +87,7 @@ def main() -> None:
     if not arguments.no_page:
         footnote = f"`python -m benchmarks.secure_sum`, {date.today()}, {machine_line()}."
         write_section(PAGE, "cost", "benchmarks.secure_sum", [*_cost_table(rows), "", footnote])
-        write_section(PAGE, "killed", "benchmarks.secure_sum", [*_killed_table(rows), "", footnote])
+    print("\n".join(_killed_table(rows)))
     sys.exit(0 if all(row["distance"] <= ALIKE for row in rows.values()) else 1)
 
 

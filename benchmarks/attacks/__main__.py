@@ -6,13 +6,14 @@ Ten clients of an embedded data set, each on a node, in this process or in sever
 their trained arrays (`lies.py`) or train on poisoned data (`poisoned.py`); they know the model that
 they received and what the first client sent. The figure is the mean over the honest clients, with
 their models after the last round. In `declared.py` a node lies about its samples, in `joint.py` it
-sends the worst sums that pass; `honest.py` shows what the limits that stop the first cost honest
-clients, on real data where they are. A quarter of an hour on two cores, and three quarters of an
-hour for the last.
+sends the worst sums that pass, and in `masked.py` it lies in a masked sum. `honest.py` shows what
+the limits that stop the first cost honest clients, on real data where they are. A quarter of an
+hour on two cores, and three quarters of an hour for the last.
 """
 
 from __future__ import annotations
 
+import csv
 import logging
 import math
 import os
@@ -24,14 +25,18 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.attacks import declared, honest, joint, sizes
+from benchmarks.attacks import declared, honest, joint, masked, sizes
 from benchmarks.attacks.studies import NOTHING, STUDIES, Study
 from benchmarks.attacks.trial import HOSTILE, Attack, Trial, figures_of, honest_mean
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, table_texts, write_section
 from benchmarks.parts import parser_of, require_names
 
-DECLARED, JOINT, HONEST = "declared", "joint", "honest"  # the studies of modules of these names
+# The studies of modules of these names.
+DECLARED, SIZES, JOINT, MASKED, HONEST = "declared", "sizes", "joint", "masked", "honest"
+
+PAGE, FILES = ROOT / "docs" / "robust.md", ROOT / "docs" / "attacks"
+ON_PAGE = ("fedavg", MASKED)  # the other studies are files beside the page
 
 Figures = Mapping[Trial, Mapping[int, float]]
 Job = TypeVar("Job")
@@ -40,9 +45,9 @@ Result = TypeVar("Result")
 
 def main() -> None:
     parser = parser_of(__doc__)
-    names = [*STUDIES, DECLARED, JOINT, HONEST]
+    names = [*STUDIES, DECLARED, SIZES, JOINT, MASKED, HONEST]
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(names)}")
-    parser.add_argument("--page", action="store_true", help="write the tables to docs/robust.md")
+    parser.add_argument("--page", action="store_true", help="write docs/robust.md and docs/attacks")
     arguments = parser.parse_args()
     require_names(parser, arguments.studies, names, "study")
     console = Console()
@@ -50,9 +55,24 @@ def main() -> None:
         if name in (arguments.studies or names):
             lines = _lines_of(name, console)
             console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-            if arguments.page:
-                page, section = ROOT / "docs" / "robust.md", f"attacks-{name}"
-                write_section(page, section, "benchmarks.attacks", lines)
+            if arguments.page and name in ON_PAGE:
+                write_section(PAGE, f"attacks-{name}", "benchmarks.attacks", lines)
+            elif arguments.page:
+                write_csv(name, lines)
+
+
+def write_csv(name: str, lines: Sequence[str]) -> None:
+    """Write a study's table beside the page, with the line on how it was made as a comment."""
+    *_, made = lines
+    rows = [line[2:-2].replace("*", "").replace("`", "").split(" | ") for line in lines]
+    cells, title = [row for line, row in zip(lines, rows, strict=True) if line[0:1] == "|"], ""
+    FILES.mkdir(exist_ok=True)
+    with (FILES / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        file.write(f"# {made}\n")
+        writer = csv.writer(file, lineterminator="\n")
+        for row in (cells[0], *cells[2:]):  # without the rule below the titles
+            title = row[0] or title
+            writer.writerow([title, *row[1:]])
 
 
 def _lines_of(name: str, console: Console) -> list[str]:
@@ -66,14 +86,19 @@ def _lines_of(name: str, console: Console) -> list[str]:
             "value (sums: of opposite targets, times 10⁶), or its honest step reversed, as long as "
             "it may be (sums: of as many samples as it may claim). "
             f"{made}: mean error of the honest clients, 5 rounds on series, 4 on images; "
-            f"{machine_line()}. Below, the share of honest clients that the first limit cuts, and "
-            "of samples, over random draws."
+            f"{machine_line()}."
         )
-        return [*lines, "", note, "", *sizes.table()]
-    if name == JOINT:
+    elif name == SIZES:
+        lines = sizes.table()
+        note = f"Share of honest clients that the limit of weights cuts (of samples). {made}."
+    elif name == JOINT:
         lines = joint.table(compute(joint.error_of, list(joint.trials())))
         note = "Mean error of the honest clients over their error without the attack, least and "
         note += f"largest of three data seeds. {made}: `analytic`, one solution, {machine_line()}."
+    elif name == MASKED:
+        lines = masked.table(compute(masked.error_of, list(masked.trials())))
+        note = "One node of ten lies about its sums or its model, and the worst lie counts: of all "
+        note += f"that were tried, mean test MSE of the honest clients. {made}, {machine_line()}."
     elif name == HONEST:
         jobs = [(case, seed) for case in honest.cases() for seed in honest.SEEDS]
         costs: dict[honest.Case, list[honest.Cost]] = {}

@@ -63,8 +63,8 @@ def main() -> None:
     if figures:
         sections |= {
             "profiles": [*profile_table(figures), "", footnote],
-            "membership": [*membership_table(figures.memberships), "", footnote],
-            "days": [*day_table(figures.single_days), "", footnote],
+            "membership": [*membership_table(figures.memberships), "", "By the same command."],
+            "days": [*day_table(figures.single_days), "", "By the same command."],
         }
     for name, lines in sections.items():
         console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

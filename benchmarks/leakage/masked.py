@@ -31,23 +31,30 @@ from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows
+from fedproto_app.strategies.analytic.learner import AnalyticLearner
 from fedproto_app.strategies.common.learner import new_cohort
 from fedproto_app.strategies.kindred.learner import KindredLearner
 from fedproto_app.tasks.forecasting.task import mean_day
+from fedproto_app.trust.masks import fewest
+from fedproto_app.trust.privacy_loss import privacy_plan
 
 INSIDE = 15  # clients in sums; the attacker knows the others
 SIZES = {  # clients in a sum
     "in the clear": 1,
-    "masked, a group of three nodes": 3,
-    "masked, five nodes": 5,
-    "masked, five nodes of three clients": 15,
+    "3 nodes": 3,
+    "5 nodes": 5,
+    "11 nodes": 11,
+    "5 nodes of 3 clients": 15,
 }
+# Noise protects no sums of Kindred, but those of `analytic`, which have the same days.
+NOISED, NODES, DRAWS = "5 nodes, noise", 5, 20
+NOISE = {"aggregation.secure": True, "privacy.mechanism": "gaussian", "privacy.epsilon": 8.0}
 SEARCH = 200  # steps of the search for a series
 CALENDAR = {"data.calendar": "phase"}
 
 
 class SumAttack(NamedTuple):
-    """A row: the mean correlation over the clients in sums of each size."""
+    """A row: the mean correlation over the clients in sums of each size, then that with noise."""
 
     says: str
     figures: list[float]
@@ -69,12 +76,13 @@ def sum_attacks(victims: Victims) -> list[SumAttack]:
 def sum_table(attacks: Sequence[SumAttack]) -> list[str]:
     """Return a row for each attack."""
     rows = [[row.says, *(f"{figure:.2f}" for figure in row.figures)] for row in attacks]
-    return table_texts([["what is read", *SIZES], *rows])
+    heads = ["what is read", *SIZES, NOISED]
+    return table_texts([heads, *([*row, *["-"] * (len(heads) - len(row))] for row in rows)])
 
 
 def _sums(size: int) -> Iterator[slice]:
-    """Yield the clients of each sum."""
-    return (slice(first, first + size) for first in range(0, INSIDE, size))
+    """Yield the clients of each sum that is full."""
+    return (slice(first, first + size) for first in range(0, INSIDE - size + 1, size))
 
 
 def _figures(days: Vectors, truths: Vectors) -> list[float]:
@@ -114,7 +122,9 @@ def _mean_day(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:
     settings = victims.settings("kindred", **CALENDAR)
     task = victims.learner("kindred", **CALENDAR).task
     samples = task.gather([make_windows(client, settings.data) for client in series], 1)
-    return _figures(_days_read(victims, series), mean_day(samples).double().numpy())
+    truths = mean_day(samples).double().numpy()
+    noised = _noised_sums(victims, series)
+    return [*_figures(_days_read(victims, series), truths), _noised_figure(noised, truths)]
 
 
 def _difference(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:
@@ -129,7 +139,48 @@ def _difference(victims: Victims, series: Sequence[ClientSeries]) -> list[float]
         first = end_of_training(client, settings) - DAY * (WEEK + 1)
         scale = make_windows(client, settings.data).scale
         truths.append(scale.standardised(by_phase(client, first, first + DAY)))
-    return _figures((WEEK + 1) * longer - WEEK * later, np.stack(truths))
+    figures = _figures((WEEK + 1) * longer - WEEK * later, np.stack(truths))
+    noised = [
+        _noised_sums(victims, series, **share, **{"data.history": days})
+        for days in (WEEK + 1, WEEK)
+    ]
+    return [*figures, _noised_figure(noised[0] - noised[1], np.stack(truths))]
+
+
+def _noised_sums(victims: Victims, series: Sequence[ClientSeries], **more: object) -> Vectors:
+    """Return the totals of the targets by phase over five nodes each that `analytic` sends with
+    noise, [draws, sums, p], in samples of a phase."""
+    learner = victims.learner("analytic", **CALENDAR, **NOISE, **more)
+    assert isinstance(learner, AnalyticLearner)
+    settings = learner.task.settings
+    plan, rules = privacy_plan(settings), settings.aggregation
+    assert plan is not None
+    samples = learner.task.gather([make_windows(s, settings.data) for s in series], 1)
+    cohort = new_cohort(learner, {}, samples, 1)
+    sent = learner.contribution(cohort, learner.context(Guidance(), cohort), 1).arrays
+    days = sent["moment"][:, 0, -DAY:].astype(np.float64)
+    totals = np.stack([days[clients].sum(axis=0) for clients in _sums(NODES)])
+    bound, counts = learner.sums_bound(cohort)
+    spare = np.sqrt(NODES / fewest(rules.secure_minimum, rules.secure_share, NODES))
+    deviation = plan.noise_multiplier * bound * max(counts) * spare
+    rng = numpy_stream(0, "noise", str(more))
+    noise = deviation * rng.standard_normal((DRAWS, *totals.shape))
+    return np.asarray((totals + noise) * DAY / max(counts) / NODES)
+
+
+def _noised_figure(read: Vectors, truths: Vectors) -> float:
+    """Return the mean correlation. read: [draws, sums, p]; truths: [N, p]."""
+    outside = truths[INSIDE:].mean(axis=0)
+    pairs = [(number, t) for number, row in enumerate(_sums(NODES)) for t in truths[row]]
+    return float(
+        np.mean(
+            [
+                correlation(of_draw[number] - outside, truth - outside)
+                for of_draw in read
+                for number, truth in pairs
+            ]
+        )
+    )
 
 
 def _series(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:

@@ -24,7 +24,7 @@ from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.ridge import triangle
 from fedproto_app.tasks.forecasting.task import ForecastingTask, mean_day
 
-NOISES = (0.1, 0.3, 1.0)  # standard deviations; the paper's is 1
+NOISE = 1.0  # the paper's standard deviation
 TRIES = 12  # windows whose gradient is inverted
 
 
@@ -56,14 +56,7 @@ def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
         return Reconstruction(says, guesses, share, correlation(guesses, days), drawn)
 
     size = np.sqrt(np.square(prototypes).mean())
-    with_noise = [
-        reconstructed(
-            f"FUELS's prototype, noise of {scale:g}",
-            decoded(_noisy(prototypes, scale, victims.names), days),
-            "with noise of 1" if scale == NOISES[-1] else "",
-        )
-        for scale in NOISES
-    ]
+    spoilt = decoded(_noisy(prototypes, NOISE, victims.names), days)
     return days, [
         reconstructed("nothing (mean of the other clients)", mean_of_others(days), "nothing"),
         reconstructed(
@@ -71,7 +64,7 @@ def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
             decoded(prototypes, days),
             "FUELS's prototype",
         ),
-        *with_noise,
+        reconstructed(f"FUELS's prototype, noise of {NOISE:g}", spoilt, f"with noise of {NOISE:g}"),
         reconstructed("FedAvg's model, the first round's step", decoded(first, days)),
         reconstructed(
             "FedAvg's model, the last round's step", decoded(last, days), "FedAvg's step"

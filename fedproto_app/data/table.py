@@ -26,7 +26,14 @@ from fedproto_app.data.clock import (
     sampling_step,
     stamps_of,
 )
-from fedproto_app.data.number_styles import Evidence, Style, is_number, numbers_in, style_of, value_of
+from fedproto_app.data.number_styles import (
+    Evidence,
+    Style,
+    is_number,
+    numbers_in,
+    style_of,
+    value_of,
+)
 from fedproto_app.data.series import ColumnNames
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.settings import DataSettings

@@ -13,6 +13,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from logging import WARNING
 from math import inf
 from typing import TypeVar
 
@@ -151,6 +152,10 @@ class MaskedSum:
         groups = of_enough({name: group_of[name] for name in names}, self._rules.secure_minimum)
         nodes = [f"{group or 'others'}: {len(part)}" for group, part in groups.items()]
         tell("groups", nodes=", ".join(nodes))
+        grouped = {key.node for key, of_client in self._members.facts.items() if of_client.group}
+        if mixed := sorted(name for name in grouped & set(names) if not group_of[name]):
+            reason = "its clients name several groups, so it counts as a node without a group"
+            tell("several-groups", WARNING, nodes=", ".join(mixed), reason=reason)
         return groups
 
     def on_the_wire(self, expected: Expected) -> Expected:

@@ -26,6 +26,7 @@ from fedproto_app.core.method import Method
 from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
+from fedproto_app.maths.steps import length, mean_fault
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Phase, fine_tuned
@@ -126,7 +127,12 @@ class FedAvgStrategy(BaseStrategy):
         if sums.counts[WEIGHT] != weight:
             return None, f"the weights of its models are not {weight}, as the nodes tell"
         mean = {n: (sums.values[n] / weight).astype(np.float32) for n in self._initial}
-        return mean, growth_fault(mean, root_mean_square(list(self.model.values()))) or ""
+        fault = growth_fault(mean, root_mean_square(list(self.model.values())))
+        steps = [step for reply in answers for step in reply.steps]
+        if steps and not fault:
+            samples = [count for reply in answers for count in reply.samples]
+            fault = mean_fault(length(mean, self.model), steps, samples)
+        return mean, fault or ""
 
     def weight(self, samples: int, clients: int) -> int:
         """Return the weight in the mean of `clients` clients with `samples` samples together."""

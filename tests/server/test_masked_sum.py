@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from safetensors.numpy import load_file
 
-from fedproto_app.core.clients import of_enough
+from fedproto_app.core.clients import ClientFacts, ClientKey, of_enough
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.messages import MaskingOrder, MaskingReply, Order, PublicKeys
 from fedproto_app.core.methods import METHODS, methods_of
@@ -35,7 +36,8 @@ from fedproto_app.experiments.invariants import SmallRuns, apart, everything, re
 from fedproto_app.node import masking
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.exchange import Exchange
-from fedproto_app.settings import TASK_NAMES, settings_from
+from fedproto_app.server.masked_sum import MaskedSum
+from fedproto_app.settings import TASK_NAMES, AggregationSettings, settings_from
 from fedproto_app.tasks.table import small_run
 from fedproto_app.trust.masks import PRIVATE_BYTES, SEED_BYTES
 from tests.helpers.local_grid import BAD_NODE, LocalGrid, run_small, small_settings, synthetic_nodes
@@ -204,6 +206,23 @@ def test_nodes_without_a_group_of_enough_form_a_sum_together(
 ) -> None:
     group_of = {node: name for nodes, name in named.items() for node in nodes}
     assert sorted("".join(sorted(nodes)) for nodes in of_enough(group_of, 3).values()) == sums
+
+
+def test_a_node_of_several_groups_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    names = {"a": ["x"], "b": ["x"], "c": ["x", "y"], "d": ["", ""], "e": ["y", ""]}
+    facts = {
+        ClientKey(f"{node}{row}", node): ClientFacts(1, group, 0.0)
+        for node, groups in names.items()
+        for row, group in enumerate(groups)
+    }
+    members: Any = SimpleNamespace(facts=facts)
+    history: Any = SimpleNamespace(log=SimpleNamespace(server_round=1))
+    nothing: Any = None
+    rules = AggregationSettings(secure=True, secure_minimum=2)
+    sums = MaskedSum(rules, ("", ""), members, history, nothing, nothing, groups_from=1)
+    caplog.set_level("INFO", logger="flwr")
+    assert sums._groups(sorted(names)) == {"x": ["a", "b"], "": ["c", "d", "e"]}
+    assert 'event=several-groups nodes="c, e" reason=' in caplog.text
 
 
 def test_groups_of_nodes_have_sums_of_their_own(tmp_path: Path) -> None:
@@ -449,6 +468,11 @@ def huge(vector: Any) -> Any:
     return vector
 
 
+def far(vector: Any) -> Any:
+    vector[:-2] += np.uint64(2**40)
+    return vector
+
+
 def heavy(vector: Any) -> Any:
     """Who would count a million times in the mean."""
     vector[-1] += np.uint64(10**6)
@@ -459,6 +483,7 @@ def heavy(vector: Any) -> Any:
     ("spoil", "why"),
     [
         (huge, "its model has a root mean square of"),
+        (far, "masked sum of all nodes: its mean model moved by "),
         (heavy, "masked sum of all nodes: the weights of its models are not "),
     ],
 )

@@ -108,20 +108,25 @@ def misfits(clients_sums: Sequence[Arrays]) -> list[float]:
     than half of them cannot raise. Honest clients had at most 0.62 (207 detectors of METR-LA), fits
     of opposite targets 2 to 4.
 
-    clients_sums: of N ≥ 2 clients, as they are sent. They are unpacked one by one, because the
-    matrices of thousands of clients would be gigabytes.
+    clients_sums: of N ≥ 2 clients, as they are sent. At most a hundred of them judge, and only
+    their matrices are held unpacked, because those of thousands would be gigabytes.
     """
-    fits = torch.stack([fit(*_unpacked(sums), SHRUNK) for sums in clients_sums])  # (N, H, d)
-    ratios = []
-    for judge in range(0, len(fits), math.ceil(len(fits) / MOST_COMPARED)):
-        (gram, _), others_fit = _unpacked(clients_sums[judge]), fits[judge]
-        away = torch.cat([fits - others_fit, others_fit.unsqueeze(0)])
-        errors = torch.einsum("nhd,hde,nhe->n", away, gram, away)
-        of_judge = errors[:-1] / errors[-1].clamp(min=1e-30)
-        of_judge[judge] = torch.nan  # nobody judges itself
-        ratios.append(of_judge)
-    medians: list[float] = torch.stack(ratios).nanmedian(dim=0).values.tolist()
+    judges = torch.arange(0, len(clients_sums), math.ceil(len(clients_sums) / MOST_COMPARED))
+    unpacked = [_unpacked(clients_sums[judge]) for judge in judges.tolist()]
+    gram = torch.stack([of_judge for of_judge, _ in unpacked])  # (J, H, d, d)
+    fits = torch.stack([fit(*of_judge, SHRUNK) for of_judge in unpacked])  # (J, H, d)
+    of_mean = _squares(gram, fits).clamp(min=1e-30)
+    medians = []
+    for client, sums in enumerate(clients_sums):
+        ratios = _squares(gram, fit(*_unpacked(sums), SHRUNK) - fits) / of_mean
+        ratios[judges == client] = torch.nan  # nobody judges itself
+        medians.append(float(ratios.nanmedian()))
     return medians
+
+
+def _squares(gram: Tensor, fits: Tensor) -> Tensor:
+    """Return tr WᵀAW of each A [J, H, d, d] and W [J, H, d], [J]."""
+    return torch.einsum("jhd,jhde,jhe->j", fits, gram, fits)
 
 
 def _unpacked(sums: Arrays) -> tuple[Tensor, Tensor]:

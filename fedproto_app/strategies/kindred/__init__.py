@@ -72,8 +72,15 @@ class KindredSettings(Section):
 
 
 def check_settings(settings: RunSettings) -> None:
-    """Raise `SettingsError` for a robust rule: a client could not subtract its part from it."""
+    """Raise `SettingsError` for noise, and for a robust rule, from whose total a client could not
+    subtract its part."""
     sharing, rule = settings.method_table(KindredSettings).sharing, settings.aggregation.rule
+    if settings.privacy.is_on and sharing != "none":
+        raise SettingsError(
+            f"privacy.mechanism = {settings.privacy.mechanism!r}: noise would leave nothing of the "
+            f"products that kindred.sharing = {sharing!r} sends; set kindred.sharing = 'none', and "
+            "share the response to columns known in advance, which noise leaves of use (data.known)"
+        )
     if rule != "mean":
         raise SettingsError(
             f"kindred.sharing = {sharing!r}: aggregation.rule = {rule!r} gives no total that a "
