@@ -259,7 +259,8 @@ def limited_servicer(servicer: type, quota: FleetQuota) -> type:
 def telling_of_clocks(interceptor: type) -> type:
     """Return Flower's class that checks the signatures of nodes over gRPC.
 
-    A node whose clock is wrong is refused with both times, which its SuperNode shows.
+    A node whose clock is wrong is refused with both times, which its SuperNode shows. Flower's own
+    status, UNAUTHENTICATED, makes a SuperNode end with exit code 0 and no reason.
     """
     from grpc import (
         HandlerCallDetails,
@@ -277,7 +278,7 @@ def telling_of_clocks(interceptor: type) -> type:
             metadata = dict(handler_call_details.invocation_metadata)
             if fault := clock_fault(metadata.get(_TIME_HEADER)):
                 return unary_unary_rpc_method_handler(
-                    lambda _, context: context.abort(StatusCode.UNAUTHENTICATED, fault)
+                    lambda _, context: context.abort(StatusCode.FAILED_PRECONDITION, fault)
                 )
             return super().intercept_service(continuation, handler_call_details)
 
@@ -318,7 +319,7 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
 
     A call with another path gets the status 404, one that is not a POST 405, a body without length
     411, one that is longer than `LARGEST_BODY` or exceeds the quota of its node 413, a part of a
-    reply that is not signed, or a call of a node whose clock is wrong, 401. Nodes repeat a call
+    reply that is not signed 401, a call of a node whose clock is wrong 412. Nodes repeat a call
     that gets a 503: the SuperLink does not answer, too much is on the way to it, or the node was
     too slow.
     """
@@ -362,7 +363,7 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
         if on_the_way + length > LARGEST_SUM:
             return PlainTextResponse("Too many requests are on the way.", 503)
         if fault := clock_fault(request.headers.get(_TIME_HEADER)):
-            return JSONResponse({"code": 401, "detail": fault}, 401)
+            return JSONResponse({"code": 412, "detail": fault}, 412)
         headers = [
             header
             for header in request.headers.raw

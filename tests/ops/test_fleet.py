@@ -136,11 +136,11 @@ def test_a_node_whose_clock_is_wrong_is_refused_with_both_times(
         assert over_http.status_code == 200
         assert over_grpc == "passed on"
         return
-    assert over_http.status_code == 401
+    assert over_http.status_code == 412
     context = Mock()
     over_grpc.unary_unary(None, context)
     status, told = context.abort.call_args.args
-    assert status is grpc.StatusCode.UNAUTHENTICATED
+    assert status is grpc.StatusCode.FAILED_PRECONDITION
     error = FlowerError.from_json(over_http.text)  # as a SuperNode reads it
     assert error is not None
     for message in (told, error.message):
