@@ -9,14 +9,15 @@ Exit code 0 if all hold. If no Docker engine answers, or the base image is not a
 and ends with 0.
 
 --short leaves out the faults: a node restarted, killed, cut off from the network for a minute, and
-the full disk of a site. --page writes the rows to docs/reliability.md. --site-cpus gives each of a
-site's two containers such a share of a core, and trains only: a federation must train on slow
+the full disk of a site. --page enters the rows into docs/containers.csv. --site-cpus gives each of
+a site's two containers such a share of a core, and trains only: a federation must train on slow
 machines, and no node may have more than two gates at a time.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import shutil
@@ -27,12 +28,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.container_walls import walls_hold
 from benchmarks.machine import machine_line
-from benchmarks.pages import table_texts, write_section
 from benchmarks.parts import wait_until
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -41,7 +42,7 @@ CLIENTS, OF_A_SITE = 12, 4  # of docker/example.py
 PARTS = len(SITES) * 2 + 3  # SuperNodes and their SuperExecs; SuperLink, its SuperExec, register
 SHORT_ROUNDS, FAULT_ROUNDS, CUT_ROUNDS = 3, 8, 11
 STATE_DISK = 256  # MB, of the site whose disk is filled
-PAGE, SECTION, MAKER = REPOSITORY / "docs" / "reliability.md", "containers", "benchmarks.containers"
+TABLE = REPOSITORY / "docs" / "containers.csv"
 CUT_OFF = 60.0  # seconds
 MOST_GATES = 2  # of a node at one time
 COMMAND_DEADLINE = 600.0  # of one command of the engine, however busy the machine
@@ -83,7 +84,7 @@ class Composed:
     def __init__(
         self, folder: Path, image: str, command: Sequence[str], site_cpus: float = 0.0
     ) -> None:
-        self.folder, self.image = folder, image
+        self.folder, self.image, self.site_cpus = folder, image, site_cpus
         self.project = f"fedproto-try-{os.getpid()}"
         disk = {"type": "tmpfs", "device": "tmpfs", "o": f"size={STATE_DISK}m,uid=10001,gid=10001"}
         changes: dict[str, Any] = {
@@ -171,9 +172,10 @@ def _gates(container: str) -> int:
 
 def check_slow_sites(composed: Composed) -> Iterator[Check]:
     """Train where each site's containers have a share of a core."""
-    yield _timed("keys and three sites made, in the image", lambda: _prepare(composed))
-    yield _timed("docker-compose up: all healthy, keys registered", lambda: _up(composed))
-    name = f"FUELS trains {SHORT_ROUNDS} rounds to the end; at most {MOST_GATES} gates a node"
+    share = f"{composed.site_cpus:g} cores for a site's containers"
+    yield _timed(f"{share}: keys and sites made", lambda: _prepare(composed))
+    yield _timed(f"{share}: all healthy, keys registered", lambda: _up(composed))
+    name = f"{share}: FUELS trains {SHORT_ROUNDS} rounds; at most {MOST_GATES} gates a node"
     yield _timed(name, lambda: _train(composed, count_gates=True))
 
 
@@ -459,17 +461,21 @@ def main() -> None:
                         break
     print(machine_line())
     good = all(check.holds for check in checks)
-    if arguments.page and good and not arguments.site_cpus:
-        write_section(PAGE, SECTION, MAKER, table(checks))
+    if arguments.page and good:
+        enter(TABLE, checks)
     sys.exit(not good)
 
 
-def table(checks: Sequence[Check]) -> list[str]:
-    """Return the rows as a table of the page."""
-    rows = [(check.name, check.detail, f"{check.seconds:.0f}") for check in checks]
-    note = f"`python -m benchmarks.containers --page`, {machine_line()}."
-    head = ("what must hold", "what happened", "seconds")
-    return [*table_texts([head, *rows], texts=2), "", note]
+def enter(file: Path, checks: Sequence[Check]) -> None:
+    """Enter the checks into the table, a CSV file, which keeps its other rows."""
+    head = ("what must hold", "what happened", "seconds", "made")
+    with file.open(encoding="utf-8", newline="") as opened:
+        rows = {row[0]: row for row in list(csv.reader(opened))[1:]}
+    for check in checks:
+        made = f"{date.today()}, {machine_line()}"
+        rows[check.name] = [check.name, check.detail, f"{check.seconds:.0f}", made]
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        csv.writer(opened, lineterminator="\n").writerows([head, *rows.values()])
 
 
 def _tell(check: Check) -> None:

@@ -21,10 +21,27 @@ from tests.report.made_runs import make_run
         ),
         ("fedproto_app.tasks.table", ("torch", "flwr", "sklearn", "pandas", "matplotlib", "numpy")),
         ("fedproto_app.client_app", ("torch", "pandas")),
+        ("fedproto_app.ops.gate.start", ("flwr", "numpy", "pydantic", "httpx", "cryptography")),
     ],
 )
 def test_slow_libraries_are_not_imported_by_the_way(module: str, slow: tuple[str, ...]) -> None:
     code = f"import sys, {module}; print(*set({slow}) & sys.modules.keys())"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == []
+
+
+@pytest.mark.parametrize("gate", ["client_gate", "server_gate"])
+def test_a_gate_imports_neither_torch_nor_flowers_servers(gate: str) -> None:
+    """Every order starts a gate, and on a slow host its imports take longer than the training."""
+    code = (
+        "import sys; from fedproto_app.ops.gate import start; start.leave_servers_out()\n"
+        f"import fedproto_app.ops.gate.{gate}\n"
+        "slow = {'torch', 'scipy', 'pandas', 'ray', 'sqlalchemy', 'alembic', 'fedproto_app.api',"
+        " 'flwr.supernode.cli.flower_supernode', 'flwr.superlink.cli.flower_superlink'}\n"
+        "print(*slow & sys.modules.keys())"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -1,12 +1,11 @@
 """What a federation survives: each fault in real processes, and its outcome.
 
-    python -m benchmarks.faults [FAULT ...] [--list] [--output DIR] [--no-page]
+    python -m benchmarks.faults [FAULT ...] [--list] [--table FILE]
 
 A SuperLink and three SuperNodes on loopback, with TLS and registered keys, anew for each fault;
-FUELS, or FedAvg where the row says so, on six synthetic clients. Prints what happened, keeps the
-rows in the output folder, in a folder for each version of Flower, and writes the table of
-docs/reliability.md from all rows there. Without names all faults are run, one after the other:
-about half an hour on two cores.
+FUELS, or FedAvg where the row says so, on six synthetic clients. Prints what happened and enters
+it into docs/faults.csv, in the columns of the installed version of Flower. Without names all faults
+are run, one after the other: about half an hour on two cores.
 
 Exit code: 0 if everything went as expected, else 1. The full disk is skipped without root.
 """
@@ -22,11 +21,11 @@ from pathlib import Path
 
 from benchmarks.faults import nodes, server, untrusted  # they enter their faults
 from benchmarks.faults.rows import reference
-from benchmarks.faults.table import FAULTS, Row, line_of, say, table, write_rows
-from benchmarks.pages import ROOT, write_section
+from benchmarks.faults.table import FAULTS, Row, enter_rows, line_of, say
+from benchmarks.pages import ROOT
 from benchmarks.parts import parser_of, require_names
 
-PAGE = ROOT / "docs" / "reliability.md"
+TABLE = ROOT / "docs" / "faults.csv"
 DEADLINE = 600.0  # seconds for one fault
 MAKERS = (nodes, server, untrusted)
 
@@ -38,19 +37,16 @@ def main() -> None:
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that blocks end their processes
     signal.signal(signal.SIGALRM, _too_late)
-    output = arguments.output.resolve()
     good = True
     for name in arguments.faults or FAULTS:
         start = time.monotonic()
         say(f"{name} …")
         rows = _done(name)
-        write_rows(output, name, rows)
+        enter_rows(arguments.table, rows)
         for row in rows:
             say(line_of(row))
         say(f"{name}: {time.monotonic() - start:.0f} s")
         good = good and all(row.good for row in rows)
-        if not arguments.no_page:
-            write_section(PAGE, "faults", "benchmarks.faults", table(output))
     sys.exit(0 if good else 1)
 
 
@@ -58,8 +54,7 @@ def _arguments() -> argparse.Namespace:
     parser = parser_of(__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(FAULTS))
     parser.add_argument("--list", action="store_true", help="print the faults' names")
-    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "faults")
-    parser.add_argument("--no-page", action="store_true", help="leave docs/reliability.md alone")
+    parser.add_argument("--table", type=Path, default=TABLE, help="instead of docs/faults.csv")
     arguments = parser.parse_args()
     require_names(parser, arguments.faults, FAULTS, "fault")
     return arguments

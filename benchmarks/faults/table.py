@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import csv
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.machine import machine_line
-from benchmarks.pages import table_texts
+
+NOT_RUN = "not run"
+_TEXTS = ("fault", "outcome")
 
 
 @dataclass(frozen=True)
@@ -53,65 +55,52 @@ def fault(name: str, method: str = "") -> Callable[[Action], Action]:
     return enter
 
 
-def write_rows(output: Path, name: str, rows: Sequence[Row]) -> None:
-    """Write a fault's rows, and when and where they were made, below the version of Flower."""
-    folder = output / ".".join(version("flwr").split(".")[:2])
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps([asdict(row) for row in rows], indent=1, ensure_ascii=False)
-    (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-    origin = f"{date.today()}, {machine_line()}\n"
-    (folder / "made.txt").write_text(origin, encoding="utf-8")
+def enter_rows(file: Path, rows: Sequence[Row]) -> None:
+    """Enter rows into the table, a CSV file, in the columns of the installed version of Flower.
+
+    The table keeps its other rows, and the columns of other versions. The last column of a version
+    says when and on which machine a row was made.
+    """
+    version_name = ".".join(version("flwr").split(".")[:2])
+    made = f"{date.today()}, {machine_line()}"
+    cells: dict[str, dict[str, str]] = {}
+    head = list(_TEXTS)
+    if file.exists():
+        with file.open(encoding="utf-8", newline="") as opened:
+            reader = csv.DictReader(opened)
+            cells = {line["fault"]: dict(line) for line in reader}
+            head = list(reader.fieldnames or _TEXTS)
+    versions = sorted(
+        {column.rpartition(" ")[2] for column in head[len(_TEXTS) :]} | {version_name},
+        key=lambda name: tuple(map(int, name.split("."))),
+    )
+    for row in rows:
+        of_row = cells.setdefault(row.fault, {"fault": row.fault})
+        of_row["outcome"] = row.expected
+        of_row |= dict(zip(_columns(version_name), [*_outcome(row), made], strict=True))
+    columns = [*_TEXTS, *(column for name in versions for column in _columns(name))]
+    with file.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.DictWriter(opened, columns, restval=NOT_RUN, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(cells.values())
 
 
-def table(output: Path) -> list[str]:
-    """Return the table of all written rows, with columns for each version of Flower."""
-    folders = sorted(output.iterdir(), key=lambda path: tuple(map(int, path.name.split("."))))
-    versions = [folder.name for folder in folders]
-    head = ["fault", "outcome"]
-    head += [f"{column}, {name}" for column in ("same result", "seconds lost") for name in versions]
-    lines = [head]
-    for name in FAULTS:
-        rows: dict[str, dict[str, Row]] = {}  # by fault, then by version
-        for folder in folders:
-            file = folder / f"{name}.json"
-            for fields in json.loads(file.read_text("utf-8")) if file.exists() else []:
-                rows.setdefault(fields["fault"], {})[folder.name] = Row(**fields)
-        lines += [_cells(of_versions, versions) for of_versions in rows.values()]
-    origin = [
-        f"Flower {path.name}: {(path / 'made.txt').read_text('utf-8').strip()}." for path in folders
-    ]
-    return [
-        *table_texts(lines, 2 + len(versions)),
-        "",
-        f"`python -m benchmarks.faults`. {' '.join(origin)}",
-    ]
+def _columns(version_name: str) -> list[str]:
+    return [f"{column}, {version_name}" for column in ("result", "seconds lost", "made")]
 
 
-def _cells(rows: Mapping[str, Row], versions: Sequence[str]) -> list[str]:
-    """Return a line's cells. rows: what happened, by version."""
-    first, *_ = rows.values()
-    failed = [
-        f"**not as expected with {name}** ({row.expected}): {row.happened}"
-        for name, row in rows.items()
-        if not row.good
-    ]
-    results, lost = [], []
-    for name in versions:
-        row = rows.get(name)
-        results.append("not run" if row is None else "–" if row.same is None else _yes(row.same))
-        lost.append("–" if row is None or row.lost is None else f"{row.lost:.0f}")
-    cells = [first.fault, "; ".join(failed) or first.expected, *results, *lost]
-    return [cell.replace("|", "\\|").replace("\n", " ") for cell in cells]
+def _outcome(row: Row) -> list[str]:
+    """Return whether the result is the same, and the seconds lost."""
+    if not row.good:
+        return [f"not as expected: {row.happened}", "–"]
+    same = "as expected" if row.same is None else "same" if row.same else "differs"
+    return [same, "–" if row.lost is None else f"{row.lost:.0f}"]
 
 
 def line_of(row: Row) -> str:
     details = f" ({row.happened})" if row.good and row.happened else ""
-    cells = _cells({"this Flower": row}, ["this Flower"])
+    cells = [row.fault, row.expected, *_outcome(row)]
     return f"{'ok' if row.good else 'FAILED'}: {' | '.join(cells)}{details}"
-
-
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "**no**"
 
 
 _START = time.monotonic()

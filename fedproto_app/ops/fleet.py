@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         PullMessagesResponse,
         PushMessagesRequest,
     )
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
+    from flwr.proto.message_pb2 import PushObjectRequest
     from grpc import ServicerContext
 
     Push = PushMessagesRequest | PushObjectRequest
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         *("--ssl-ca-certfile", options.ca, "--ssl-certfile", options.certificate),
         *("--ssl-keyfile", options.key, *options.flags),
     ]
-    quota = FleetQuota(options.largest_reply * 2**20)
+    quota = Quota(options.largest_reply * 2**20)
     if _serves_nodes_with_grpc():
         _serve_with_grpc([*flags, "--fleet-api-address", str(options.sites)], quota)
         return
@@ -139,43 +139,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(superlink.returncode)
 
 
-class FleetQuota(Quota["ConfirmMessageReceivedRequest"]):
-    """The bytes of each node, and how its reply is withdrawn: as if it had been received."""
-
-    def begin_reply(self, node: bytes | int, request: PushMessagesRequest) -> None:
-        """Note the reply of a PushMessagesRequest; the SuperLink stores the first one in it."""
-        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
-
-        for message in request.messages_list[:1]:
-            reply = ConfirmMessageReceivedRequest(
-                node=request.node,
-                run_id=message.metadata.run_id,
-                message_object_id=message.metadata.message_id,
-            )
-            self.begin(node, reply)
-
-    def withdrawal(self, node: bytes | int) -> ConfirmMessageReceivedRequest | None:
-        """Return the call that deletes what is stored of a refused reply, None if nothing is.
-
-        Without it the ServerApp waits three minutes for the missing parts.
-        """
-        reply = self.abandon(node)
-        if reply is not None:
-            print(
-                f"node {reply.node.node_id} of run {reply.run_id}: {self.refusal}",
-                file=sys.stderr,
-                flush=True,
-            )
-        return reply
-
-    @property
-    def refusal(self) -> str:
-        return (
-            f"a reply may have {self.limit >> 20} MB in all; --largest-reply "
-            "(FEDPROTO_LARGEST_REPLY_MB) of the server sets it"
-        )
-
-
 def become_superlink(flags: Sequence[str]) -> None:
     """Run Flower's SuperLink in this process."""
     be_patient()
@@ -195,7 +158,7 @@ def be_patient() -> None:
     module.SQLITE_PRAGMAS = (*module.SQLITE_PRAGMAS, ("busy_timeout", str(_LONGEST_WAIT)))
 
 
-def _serve_with_grpc(flags: Sequence[str], quota: FleetQuota) -> None:
+def _serve_with_grpc(flags: Sequence[str], quota: Quota) -> None:
     """Run the SuperLink, which serves nodes with gRPC, in this process.
 
     Flower has no hook for the quota: the class that answers nodes is exchanged in its module.
@@ -212,7 +175,7 @@ def _serve_with_grpc(flags: Sequence[str], quota: FleetQuota) -> None:
     become_superlink(flags)
 
 
-def limited_servicer(servicer: type, quota: FleetQuota) -> type:
+def limited_servicer(servicer: type, quota: Quota) -> type:
     """Return Flower's class for calls of nodes over gRPC, with this quota for replies.
 
     Flower has checked a node's key before it makes these calls.
@@ -230,7 +193,7 @@ def limited_servicer(servicer: type, quota: FleetQuota) -> type:
 
         def PushMessages(self, request: PushMessagesRequest, context: ServicerContext) -> object:
             answer = self._counted(super().PushMessages, request, context)
-            quota.begin_reply(request.node.node_id, request)
+            quota.begin(request.node.node_id, request)
             return answer
 
         def PushObject(self, request: PushObjectRequest, context: ServicerContext) -> object:
@@ -259,7 +222,8 @@ def limited_servicer(servicer: type, quota: FleetQuota) -> type:
 def telling_of_clocks(interceptor: type) -> type:
     """Return Flower's class that checks the signatures of nodes over gRPC.
 
-    A node whose clock is wrong is refused with both times, which its SuperNode shows.
+    A node whose clock is wrong is refused with both times, which its SuperNode shows. Flower's own
+    status, UNAUTHENTICATED, makes a SuperNode end with exit code 0 and no reason.
     """
     from grpc import (
         HandlerCallDetails,
@@ -277,7 +241,7 @@ def telling_of_clocks(interceptor: type) -> type:
             metadata = dict(handler_call_details.invocation_metadata)
             if fault := clock_fault(metadata.get(_TIME_HEADER)):
                 return unary_unary_rpc_method_handler(
-                    lambda _, context: context.abort(StatusCode.UNAUTHENTICATED, fault)
+                    lambda _, context: context.abort(StatusCode.FAILED_PRECONDITION, fault)
                 )
             return super().intercept_service(continuation, handler_call_details)
 
@@ -313,12 +277,12 @@ def _connections() -> int:
     return min(MOST_CONNECTIONS, hard_limit // 2 - 100)
 
 
-def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
+def fleet_app(superlink: httpx.AsyncClient, quota: Quota) -> Starlette:
     """Return the ASGI application that passes calls of the Fleet API on to a SuperLink.
 
     A call with another path gets the status 404, one that is not a POST 405, a body without length
     411, one that is longer than `LARGEST_BODY` or exceeds the quota of its node 413, a part of a
-    reply that is not signed, or a call of a node whose clock is wrong, 401. Nodes repeat a call
+    reply that is not signed 401, a call of a node whose clock is wrong 412. Nodes repeat a call
     that gets a 503: the SuperLink does not answer, too much is on the way to it, or the node was
     too slow.
     """
@@ -362,7 +326,7 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
         if on_the_way + length > LARGEST_SUM:
             return PlainTextResponse("Too many requests are on the way.", 503)
         if fault := clock_fault(request.headers.get(_TIME_HEADER)):
-            return JSONResponse({"code": 401, "detail": fault}, 401)
+            return JSONResponse({"code": 412, "detail": fault}, 412)
         headers = [
             header
             for header in request.headers.raw
@@ -394,10 +358,11 @@ def fleet_app(superlink: httpx.AsyncClient, quota: FleetQuota) -> Starlette:
             if node is not None and not stored:
                 quota.refund(node, length)
         if name == "push-messages" and stored and node is not None:
-            quota.begin_reply(node, PushMessagesRequest.FromString(body))
+            quota.begin(node, PushMessagesRequest.FromString(body))
         # An answer without an order is empty.
         if name == "pull-messages" and stored and answer.headers.get("content-length", "0") != "0":
-            quota.renew(_signer(request.headers))
+            if (signer := _signer(request.headers)) is not None:
+                quota.renew(signer)
         return Answer(answer, deadline)
 
     async def refuse(
@@ -486,7 +451,7 @@ async def _serve(
     trust: ssl.SSLContext,
     superlink: subprocess.Popen[bytes],
     connections: int,
-    quota: FleetQuota,
+    quota: Quota,
 ) -> None:
     """Wait until the SuperLink answers. Pass on the nodes' calls until it or this program ends."""
     import httpx

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # an extra
     from prometheus_client.metrics_core import Metric
 
 _HOUR = 3600.0  # seconds
-_EVENTS = ("order", "reply", "refused", "ended", "left-behind", "run", "end")
+_EVENTS = ("order", "reply", "refused", "ended", "left-behind", "too-slow", "run", "end")
 
 
 class RunsCollector:

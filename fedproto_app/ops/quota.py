@@ -7,39 +7,51 @@ make the server store, however many replies it sends.
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
 LARGEST_REPLY = 256  # MB
 
-_Reply = TypeVar("_Reply")
+NodeKey = bytes | int  # a node's public key or id, checked by the caller
 
 
-class Quota(Generic[_Reply]):
+class Quota:
     """The bytes that each node has sent since it drew its last order; for use in many threads.
 
-    limit: bytes per order. node: an id or a public key, checked by the caller.
+    limit: bytes per order.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._lock = threading.Lock()
-        self._bytes: dict[Hashable, int] = {}
-        self._begun: dict[Hashable, _Reply] = {}
+        self._bytes: dict[NodeKey, int] = {}
+        self._begun: dict[NodeKey, ConfirmMessageReceivedRequest] = {}
 
-    def renew(self, node: Hashable) -> None:
+    def renew(self, node: NodeKey) -> None:
         """Count from zero: the node has drawn an order."""
         with self._lock:
             self._bytes.pop(node, None)
             self._begun.pop(node, None)
 
-    def begin(self, node: Hashable, reply: _Reply) -> None:
-        """Note the reply whose parts the node sends next."""
-        with self._lock:
-            self._begun[node] = reply
+    def begin(self, node: NodeKey, request: PushMessagesRequest) -> None:
+        """Note the reply whose parts the node sends next. The SuperLink stores only the first."""
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
-    def spend(self, node: Hashable, size: int) -> bool:
+        for message in request.messages_list[:1]:
+            received = ConfirmMessageReceivedRequest(
+                node=request.node,
+                run_id=message.metadata.run_id,
+                message_object_id=message.metadata.message_id,
+            )
+            with self._lock:
+                self._begun[node] = received
+
+    def spend(self, node: NodeKey, size: int) -> bool:
         """Count so many bytes, or return False if they exceed what the node may send."""
         with self._lock:
             total = self._bytes.get(node, 0) + size
@@ -48,14 +60,29 @@ class Quota(Generic[_Reply]):
             self._bytes[node] = total
             return True
 
-    def refund(self, node: Hashable, size: int) -> None:
+    def refund(self, node: NodeKey, size: int) -> None:
         """Take back a count: the SuperLink did not store the bytes."""
         with self._lock:
             total = self._bytes.pop(node, 0) - size
             if total > 0:  # strangers leave nothing behind
                 self._bytes[node] = total
 
-    def abandon(self, node: Hashable) -> _Reply | None:
-        """Return the reply that the node has begun, once, or None without such a reply."""
+    def withdrawal(self, node: NodeKey) -> ConfirmMessageReceivedRequest | None:
+        """Return the call that deletes what is stored of a refused reply, once, or None.
+
+        It says that the reply was received. Without it the ServerApp waits three minutes for the
+        missing parts.
+        """
         with self._lock:
-            return self._begun.pop(node, None)
+            reply = self._begun.pop(node, None)
+        if reply is not None:
+            told = f"node {reply.node.node_id} of run {reply.run_id}: {self.refusal}"
+            print(told, file=sys.stderr, flush=True)
+        return reply
+
+    @property
+    def refusal(self) -> str:
+        return (
+            f"a reply may have {self.limit >> 20} MB in all; --largest-reply "
+            "(FEDPROTO_LARGEST_REPLY_MB) of the server sets it"
+        )

@@ -348,7 +348,7 @@ _PROJECT = {
         "version": __version__,
         "description": "The installed fedproto-app",
         "license": {"file": "LICENSE"},
-        "dependencies": ["flwr[simulation]>=1.39,<1.42"],
+        "dependencies": ["flwr[simulation]>=1.39,<1.43"],
     },
     "tool": {
         "flwr": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks.faults import hook
-from benchmarks.faults.table import Row, table, write_rows
+from benchmarks.faults.table import Row, enter_rows
 from benchmarks.faults.trial import summary
 from fedproto_app.core import wire
 from fedproto_app.core.messages import Reply
@@ -35,29 +36,30 @@ def test_rounds_that_went_alike_are_fault_settinggether() -> None:
     )
 
 
-def test_the_table_has_all_kept_rows_in_the_order_of_the_faults(
+def test_the_table_keeps_its_rows_and_the_columns_of_other_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import benchmarks.faults.__main__  # noqa: F401  the faults are entered
-
-    late = Row("b", "in | out", "it came", good=True, same=None, lost=12.4)
-    early = Row("a", "equal", "", good=True, same=True)
-    for flower, lost in (("1.100.2", 3.0), ("1.39.0", 2.0)):
+    table = tmp_path / "faults.csv"
+    early = Row("a", "equal", "", good=True, same=True, lost=2.0)
+    late = Row("b", "in, out", "it came", good=True, lost=12.4)
+    for flower, rows in (
+        ("1.100.2", [replace(early, lost=3.0)]),
+        ("1.39.0", [early, late]),
+        ("1.100.0", [replace(early, good=False, happened="it stays away")]),
+    ):
         monkeypatch.setattr("benchmarks.faults.table.version", lambda _, flower=flower: flower)
-        write_rows(tmp_path, "clientapp-killed", [replace(early, lost=lost)])
-    write_rows(tmp_path, "late-joiner", [late])
-    differs = replace(early, good=False, same=False, happened="differs")
-    monkeypatch.setattr("benchmarks.faults.table.version", lambda _: "1.100.0")
-    write_rows(tmp_path, "clientapp-killed", [differs])
-    head, _, first, second, _, made = table(tmp_path)
-    assert head == (
-        "| fault | outcome | same result, 1.39 | same result, 1.100 | seconds lost, 1.39 "
-        "| seconds lost, 1.100 |"
-    )
-    assert first == "| a | **not as expected with 1.100** (equal): differs | yes | **no** | 2 | – |"
-    assert second == r"| b | in \| out | – | not run | 12 | – |"
-    assert "Flower 1.39: 20" in made
-    assert "Flower 1.100: 20" in made
+        enter_rows(table, rows)
+    with table.open(encoding="utf-8", newline="") as opened:
+        first, second = csv.DictReader(opened)
+    assert list(first) == [
+        *("fault", "outcome", "result, 1.39", "seconds lost, 1.39", "made, 1.39"),
+        *("result, 1.100", "seconds lost, 1.100", "made, 1.100"),
+    ]
+    assert list(first.values())[:4] == ["a", "equal", "same", "2"]
+    assert list(first.values())[5:7] == ["not as expected: it stays away", "–"]
+    assert list(second.values())[:4] == ["b", "in, out", "as expected", "12"]
+    assert list(second.values())[5:] == ["not run"] * 3
+    assert second["made, 1.39"].startswith("20")
 
 
 @pytest.mark.parametrize("fault", ["poison", "crash-in-checkpoint"])

@@ -19,6 +19,12 @@ from tests.node.stored import rounds_in
 
 pytestmark = pytest.mark.integration
 
+TWO_DAYS_LATE = """
+import datetime, flwr.supercore.date as date
+on_time = date.now
+date.now = lambda: on_time() - datetime.timedelta(days=2)
+"""
+
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFederation]:
@@ -28,6 +34,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalFedera
 
 def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_path: Path) -> None:
     make_keys(tmp_path / "other", ["127.0.0.1"], [])
+    (tmp_path / "sitecustomize.py").write_text(TWO_DAYS_LATE)
     refused = {
         federation.add_node("unregistered", {}, registered=False): "2004.* Failed to activate",
         federation.add_node("no-key", {}, has_key=False): "2001.* must be registered",
@@ -37,6 +44,9 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
         federation.add_node(
             "plaintext-key", {}, plaintext=True
         ): "requires a secure TLS connection",
+        federation.add_node("late", {}, environment={"PYTHONPATH": str(tmp_path)}): (
+            "this node's clock says .*, the server's "
+        ),
     }
     plaintext = federation.add_node("plaintext", {}, plaintext=True, has_key=False)
     for node, reason in refused.items():

@@ -29,12 +29,12 @@ from fedproto_app.ops import fleet
 from fedproto_app.ops.fleet import (
     LARGEST_BODY,
     Address,
-    FleetQuota,
     fleet_app,
     read_address,
     server_config,
 )
 from fedproto_app.ops.keys import make_keys
+from fedproto_app.ops.quota import Quota
 from fedproto_app.ops.superlink import free_port
 
 
@@ -49,7 +49,7 @@ def ask(
 
     async def call() -> httpx.Response:
         client = httpx.AsyncClient(transport=superlink or echo(), base_url="https://link")
-        app = fleet_app(client, FleetQuota(2**30))
+        app = fleet_app(client, Quota(2**30))
         site = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://fleet")
         return await site.request(method, path, **options)  # type: ignore[arg-type]
 
@@ -136,11 +136,11 @@ def test_a_node_whose_clock_is_wrong_is_refused_with_both_times(
         assert over_http.status_code == 200
         assert over_grpc == "passed on"
         return
-    assert over_http.status_code == 401
+    assert over_http.status_code == 412
     context = Mock()
     over_grpc.unary_unary(None, context)
     status, told = context.abort.call_args.args
-    assert status is grpc.StatusCode.UNAUTHENTICATED
+    assert status is grpc.StatusCode.FAILED_PRECONDITION
     error = FlowerError.from_json(over_http.text)  # as a SuperNode reads it
     assert error is not None
     for message in (told, error.message):
@@ -203,7 +203,7 @@ def test_only_so_many_bytes_are_on_the_way_at_one_time(monkeypatch: pytest.Monke
     async def three_at_once() -> list[int]:
         link = Starlette(routes=[Route("/{path:path}", answer, methods=["POST"])])
         superlink = httpx.AsyncClient(transport=httpx.ASGITransport(link), base_url="https://link")
-        app = fleet_app(superlink, FleetQuota(2**30))
+        app = fleet_app(superlink, Quota(2**30))
         site = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://fleet")
         calls = [site.post("/v1/fleet/get-run", content=b"12345") for _ in range(3)]
         codes = [answer.status_code for answer in await asyncio.gather(*calls)]
@@ -230,7 +230,7 @@ def at_the_port(
         client = httpx.AsyncClient(transport=superlink or echo(), base_url="https://link")
         port = free_port()
         address, files = Address("127.0.0.1", port), (keys / "server.pem", keys / "server.key")
-        app = fleet_app(client, FleetQuota(2**30))
+        app = fleet_app(client, Quota(2**30))
         config = server_config(app, address, *map(str, files), connections)
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve())

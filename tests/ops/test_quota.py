@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from fedproto_app.ops import fleet
-from fedproto_app.ops.fleet import FleetQuota, fleet_app, limited_servicer
+from fedproto_app.ops.fleet import fleet_app, limited_servicer
 from fedproto_app.ops.quota import Quota
 
 REPLY = PushMessagesRequest(
@@ -35,28 +35,28 @@ WITHDRAWAL = ConfirmMessageReceivedRequest(node=Node(node_id=7), run_id=5, messa
 
 
 def test_bytes_are_counted_for_each_node_until_it_draws_an_order() -> None:
-    quota = Quota[str](10)
-    assert quota.spend("a", 6)
-    assert not quota.spend("a", 5)
-    assert quota.spend("a", 4)  # a refused part does not count
-    assert quota.spend("b", 10)
-    quota.refund("a", 4)
-    assert not quota.spend("a", 5)
-    quota.renew("a")
-    assert quota.spend("a", 10)
-    assert not quota.spend("b", 1)
-    quota.refund("a", 10)
-    quota.refund("b", 10)
+    quota = Quota(10)
+    assert quota.spend(1, 6)
+    assert not quota.spend(1, 5)
+    assert quota.spend(1, 4)  # a refused part does not count
+    assert quota.spend(2, 10)
+    quota.refund(1, 4)
+    assert not quota.spend(1, 5)
+    quota.renew(1)
+    assert quota.spend(1, 10)
+    assert not quota.spend(2, 1)
+    quota.refund(1, 10)
+    quota.refund(2, 10)
     assert vars(quota)["_bytes"] == {}  # strangers, too, leave nothing behind
 
 
-def test_a_begun_reply_is_abandoned_once_and_not_after_the_next_order() -> None:
-    quota = Quota[str](10)
-    quota.begin("a", "first")
-    assert [quota.abandon("a"), quota.abandon("a"), quota.abandon("b")] == ["first", None, None]
-    quota.begin("a", "second")
-    quota.renew("a")
-    assert quota.abandon("a") is None
+def test_a_begun_reply_is_withdrawn_once_and_not_after_the_next_order() -> None:
+    quota = Quota(10)
+    quota.begin(1, REPLY)
+    assert [quota.withdrawal(node) for node in (1, 1, 2)] == [WITHDRAWAL, None, None]
+    quota.begin(1, REPLY)
+    quota.renew(1)
+    assert quota.withdrawal(1) is None
 
 
 class Site:
@@ -69,7 +69,7 @@ class Site:
     def __init__(self, limit: int) -> None:
         self.stored: list[tuple[str, bytes]] = []
         self.status, self.orders = 200, True
-        self.quota = FleetQuota(limit)
+        self.quota = Quota(limit)
         private, public = generate_key_pairs()
         time = datetime.now(UTC).isoformat()
         self.headers = {
@@ -164,7 +164,7 @@ def test_over_grpc_a_large_reply_is_refused_and_what_is_stored_of_it_withdrawn()
         raise Aborted(text)
 
     context, node = SimpleNamespace(abort=abort), Node(node_id=7)
-    quota = FleetQuota(REPLY.ByteSize() + 10)
+    quota = Quota(REPLY.ByteSize() + 10)
     servicer = limited_servicer(Servicer, quota)()
     part = SimpleNamespace(node=node, ByteSize=lambda: 5)
     servicer.PushMessages(REPLY, context)
@@ -189,7 +189,7 @@ def test_over_grpc_what_flower_refuses_to_store_is_not_counted() -> None:
                 raise Aborted("the run has ended")
             super().PushObject(request, context)
 
-    servicer = limited_servicer(Refusing, FleetQuota(5))()
+    servicer = limited_servicer(Refusing, Quota(5))()
     part = SimpleNamespace(node=Node(node_id=7), ByteSize=lambda: 5)
     for _ in range(3):
         with pytest.raises(Aborted, match="the run has ended"):
