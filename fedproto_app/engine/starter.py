@@ -130,7 +130,7 @@ def serve() -> None:
     requests = socket.socket(fileno=receiving)
     _starter = _Inherited(socket.socket(fileno=sending))
     while True:
-        ready, _, _ = select.select([lifeline, requests], [], [])
+        ready, _, _ = select.select([lifeline, receiving], [], [])
         if lifeline in ready:
             return
         request, files, _, _ = socket.recv_fds(requests, _LONGEST, MOST_FILES + 1)

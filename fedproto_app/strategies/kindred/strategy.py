@@ -44,7 +44,7 @@ def kinship(divergence: Tensor, temperature: float) -> Tensor:
     infinite temperature, or clients that do not differ, give all others the same weight.
     divergence: [N, N], N ≥ 2, symmetric.
     """
-    scale = temperature * _median_of_unlike(divergence)
+    scale = temperature * median_of_unlike(divergence)
     weights = divergence.to(torch.float64, copy=True)
     if 0 < scale < math.inf:
         weights.neg_().div_(scale)
@@ -56,7 +56,7 @@ def kinship(divergence: Tensor, temperature: float) -> Tensor:
     return weights
 
 
-def _median_of_unlike(divergence: Tensor) -> float:
+def median_of_unlike(divergence: Tensor) -> float:
     """Return the median of the divergences above 0 in the upper triangle; 0 if none is."""
     rows = (row[n + 1 :] for n, row in enumerate(divergence.numpy()))
     unlike = np.concatenate([row[row > 0] for row in rows])
@@ -243,7 +243,7 @@ class KindredStrategy(PersonalStrategy):
         """
         draws = numpy_stream(self.settings.seed, "clusters of clients")
         sample = torch.from_numpy(draws.permutation(len(prototypes))[:SAMPLED])
-        median = _median_of_unlike(pairwise_divergence(prototypes[sample]))
+        median = median_of_unlike(pairwise_divergence(prototypes[sample]))
         scales = [temperature * median for temperature in self.section.temperatures]
         clusters = [Clusters(prototypes, s, draws) if 0 < s < math.inf else None for s in scales]
         keys = list(row_of)
@@ -267,8 +267,11 @@ class KindredStrategy(PersonalStrategy):
                     common = (total - own) / (len(row_of) - 1)
                     mixed[block, number] = common if of is None else of.priors(mean, own, rows)
             packed = triangle_size(self.sizes.width)
-            moments = mixed[..., packed:].unflatten(2, (self.sizes.horizon, self.sizes.width))
-            return {GRAM: mixed[..., :packed].numpy(), MOMENT: moments.numpy()}
+            shape = len(keys), len(clusters), self.sizes.horizon, self.sizes.width
+            return {
+                GRAM: mixed[..., :packed].numpy(),
+                MOMENT: mixed[..., packed:].reshape(shape).numpy(),
+            }
 
         return priors
 
