@@ -195,7 +195,7 @@ def prior_errors(name: str) -> list[str]:
 def table(method: str, costs: dict[int, Cost], rounds: int) -> Table:
     """Return a row for each number of clients."""
     headings = ["clients", "first round, s", "a later round, s", "CPU-s", "ms of CPU a client"]
-    headings += ["whole, s", "CPU-s", "peak GB", "GB sent", "GB of files", "files"]
+    headings += ["whole, s", "CPU-s", "peak GB", "MB sent", "GB of files", "files"]
     rows = [
         (
             f"{clients:,}",
@@ -206,7 +206,7 @@ def table(method: str, costs: dict[int, Cost], rounds: int) -> Table:
             f"{cost.end.wall:.1f}",
             f"{cost.end.processor:.1f}",
             f"{cost.peak / 1e9:.2f}",
-            f"{cost.sent_bytes / 1e9:.2f}",
+            f"{cost.sent_bytes / 1e6:.1f}",
             f"{cost.left_bytes / 1e9:.2f}",
             f"{cost.files:,}",
         )
