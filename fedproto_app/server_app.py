@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.events import tell
 from fedproto_app.core.wire import array_record, numpy_arrays
+from fedproto_app.maths.threads import torch_threads
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.listeners import RoundLine, folder_listeners
 from fedproto_app.server.federation import Federation
@@ -113,7 +114,7 @@ def conduct(
     checkpoints = Checkpoints(
         folder.write_checkpoint, strategy.state, federation, listeners, persistence
     )
-    with ExitStack() as stack:
+    with ExitStack() as stack, torch_threads(settings.threads):
         for listener in listeners:
             stack.callback(listener.close)
         if checkpoint:

@@ -279,8 +279,6 @@ class CreffStrategy(FedAvgStrategy):
             )
         noise = torch_stream(settings.seed, "creff", "features")
         self._features = torch.randn(classes, section.features_per_class, width, generator=noise)
-        # The tensors are small, so threads on all cores would mostly wait for each other.
-        torch.set_num_threads(settings.threads)
         self._classifier = self._fresh_classifier(0)
 
     def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:

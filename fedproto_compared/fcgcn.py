@@ -153,14 +153,14 @@ def _joined(
     mixed = np.pad(mixed, ((0, 0), (0, lacking), (0, 0))).reshape(len(rows), -1)
     near = np.pad(near, ((0, 0), (0, lacking)))
     inputs = np.concatenate([mixed, near, times], axis=1)
-    return replace(client, inputs=inputs.astype(np.float32))
+    return replace(client, make_inputs=lambda: inputs.astype(np.float32))
 
 
 def _at_times_of(
     client: ClientWindows, member: ClientWindows, layout: WindowLayout
 ) -> NDArray[np.float32]:
     """Return the member's windows at the client's times, [n, v]; 0, its train mean, if missing."""
-    aligned = np.zeros((len(client.inputs), layout.values), np.float32)
+    aligned = np.zeros((len(client.targets), layout.values), np.float32)
     values, _ = layout.split(member.inputs)
     # The last sample ends where its series ends, so the ends give the shift between two series.
     later = (client.end - len(aligned)) - (member.end - len(values))

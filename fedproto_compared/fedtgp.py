@@ -168,8 +168,6 @@ class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
         for layer in (HIDDEN, OUTPUT):
             drawn = linear_parameters(width, width, draws)
             self._network |= {layer + name: value for name, value in drawn.items()}
-        # The tensors are small, so threads on all cores would mostly wait for each other.
-        torch.set_num_threads(settings.threads)
 
     def guide_evaluation(
         self, received: Received, clients: Sequence[ClientKey], round_: Round

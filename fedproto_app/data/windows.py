@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
@@ -52,8 +54,10 @@ class ClientWindows:
 
     n samples of H targets each; N = n + H - 1 values are forecast.
 
-    inputs: [n, …] float32, see `sample_inputs`.
-    targets: [n, H] float32, 0 where missing. present: [n, H] bool, False where missing.
+    make_inputs: returns the inputs [n, …] float32, see `sample_inputs`. They hold each value many
+        times, so they are made when a cohort is, and not kept.
+    targets: [n, H] float32, 0 where missing, a view of the values. present: [n, H] bool, False
+        where missing.
     batches: [S, p] int64, sample numbers of the train batches, oldest batch first. Every batch
         is p consecutive samples, and its row b has phase b of the source's clock, so that row b
         of any two clients' prototypes is the same time of day.
@@ -73,7 +77,7 @@ class ClientWindows:
     response: SeriesResponse | None
     explained: NDArray[np.float32] | None
     trained: slice
-    inputs: NDArray[np.float32]
+    make_inputs: Callable[[], NDArray[np.float32]]
     targets: NDArray[np.float32]
     present: NDArray[np.bool_]
     batches: NDArray[np.int64]
@@ -84,6 +88,11 @@ class ClientWindows:
     block: int
     sends: bool = True
     is_young: bool = False
+
+    @property
+    def inputs(self) -> NDArray[np.float32]:
+        """The inputs, made anew."""
+        return self.make_inputs()
 
     @property
     def name(self) -> str:
@@ -545,15 +554,19 @@ def make_windows(
     filled, present = carry_forward(scaled), cut.present
     trained = cut.trained_part
     firsts = np.arange(back, len(scaled) - horizon + 1)
-    targets = firsts[:, None] + np.arange(horizon)
+
+    def windows(values: NDArray[np.floating | np.bool_]) -> Any:
+        """Return a view of the values from each first target on, [n, H]."""
+        return sliding_window_view(values[back:], horizon, writeable=True)
+
     return ClientWindows(
         series=series,
         response=response,
-        explained=None if response is None else explained[targets].astype(np.float32),
+        explained=None if response is None else windows(explained.astype(np.float32)),
         trained=slice(max(0, trained.start - cut.begin), max(0, trained.stop - cut.begin)),
-        inputs=sample_inputs(filled, firsts, start + firsts, settings, cut.begin),
-        targets=np.where(present, filled, 0.0)[targets].astype(np.float32),
-        present=present[targets] & (firsts >= cut.first_target)[:, None],
+        make_inputs=partial(sample_inputs, filled, firsts, start + firsts, settings, cut.begin),
+        targets=windows(np.where(present, filled, 0.0).astype(np.float32)),
+        present=windows(present) & (firsts >= cut.first_target)[:, None],
         batches=_phase_aligned_batches(cut.first, cut.end, start + back, settings.period),
         train_end=cut.train,
         validation_end=cut.train + cut.validation,

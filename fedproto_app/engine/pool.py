@@ -19,11 +19,6 @@ MOST_WORKERS = starter.MOST_FILES - 1
 _GRACE = 10.0  # seconds until a worker must have ended
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class WorkerPool:
     """A pool of workers for a ``with`` block.
 

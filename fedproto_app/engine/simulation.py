@@ -184,21 +184,15 @@ def simulate(
 
 def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunFolder:
     """Do as `simulate` does with all nodes in this process."""
-    import torch
-
     take_identity()
     forget_data()  # of an earlier run, as in a notebook, where files and functions change
     configs: list[UserConfig] = [
         {"partition-id": node, "num-partitions": nodes} for node in range(nodes)
     ]
-    threads = torch.get_num_threads()
-    try:
-        with process.as_worker(), reporting_errors() as started:
-            folder = started.folder = RunFolder(settings)
-            conduct(LocalGrid(settings, configs), settings, folder, watching=[Shown(show)])
-            return folder
-    finally:
-        torch.set_num_threads(threads)  # the nodes set the run's
+    with process.as_worker(), reporting_errors() as started:
+        folder = started.folder = RunFolder(settings)
+        conduct(LocalGrid(settings, configs), settings, folder, watching=[Shown(show)])
+        return folder
 
 
 def _memory_for(nodes: int, workers: int) -> int:

@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -122,15 +123,13 @@ def serve() -> None:
     Arguments of the process: descriptors of the lifeline, and of both ends of the requests.
     """
     global _starter
-    import pandas  # noqa: F401 - this and the next are what most processes need
-
-    import fedproto_app.engine.worker  # noqa: F401
-
+    for module in ("pandas", "fedproto_app.engine.worker"):  # what most processes need
+        import_module(module)
     lifeline, receiving, sending = map(int, sys.argv[1:])
     requests = socket.socket(fileno=receiving)
     _starter = _Inherited(socket.socket(fileno=sending))
     while True:
-        ready, _, _ = select.select([lifeline, requests], [], [])
+        ready, _, _ = select.select([lifeline, receiving], [], [])
         if lifeline in ready:
             return
         request, files, _, _ = socket.recv_fds(requests, _LONGEST, MOST_FILES + 1)

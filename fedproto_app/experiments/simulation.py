@@ -15,12 +15,13 @@ from fedproto_app.core.endings import imports_first, removed_if_empty
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.loading import load
 from fedproto_app.core.methods import method_named
-from fedproto_app.engine.pool import WorkerPool, cores
+from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.experiments.run_settings import (
     resumed_settings,
     simulated_settings,
     unclaimed_settings,
 )
+from fedproto_app.maths.threads import cores
 from fedproto_app.ops.guardian import Guardian
 from fedproto_app.report.progress import Progress, keep_log, keep_notes
 from fedproto_app.report.task_report import report_for

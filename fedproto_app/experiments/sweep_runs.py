@@ -34,9 +34,10 @@ from rich.progress import (
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.engine import starter
-from fedproto_app.engine.pool import cores, end_with
+from fedproto_app.engine.pool import end_with
 from fedproto_app.experiments.run_settings import resumed_settings, simulated_settings
 from fedproto_app.experiments.simulation import simulate_here
+from fedproto_app.maths.threads import cores
 from fedproto_app.report.progress import clock_text
 from fedproto_app.settings import Settings, flat_settings
 

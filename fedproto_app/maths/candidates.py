@@ -21,20 +21,26 @@ class Family(NamedTuple):
 
 
 class Candidates:
-    """The fits of all families, [C, …], and their prior weights, [C].
+    """The fits of all families, C together, and their prior weights, [C].
 
     A family's weight does not depend on its number of fits, so a family of many similar fits does
-    not outvote a small one.
+    not outvote a small one. All fits side by side can take half a gigabyte, so they are joined only
+    where a method asks for it.
     """
 
     def __init__(self, families: Sequence[Family]) -> None:
-        self.fits = torch.cat([family.fits for family in families])
+        self.families = families
         self.prior = torch.cat(
             [
                 torch.full((len(fits),), weight / len(fits), dtype=fits.dtype, device=fits.device)
                 for weight, fits in families
             ]
         )
+
+    @property
+    def fits(self) -> Tensor:
+        """The fits, joined, [C, …]."""
+        return torch.cat([family.fits for family in self.families])
 
     def mean(self, validation: Tensor, training: Tensor, samples: Tensor, eta: float) -> Tensor:
         """Return the weighted mean of the fits, […].
@@ -43,8 +49,12 @@ class Candidates:
         validation samples, the prior weights decide alone.
         """
         errors = validation + TRAINING_SHARE * training
-        parts = shares(errors, samples, eta, self.prior).to(self.fits.dtype)
-        mean: Tensor = torch.tensordot(parts, self.fits.nan_to_num(), dims=1)
+        every = shares(errors, samples, eta, self.prior)
+        parts = torch.split(every, [len(family.fits) for family in self.families])
+        mean: Tensor = sum(
+            torch.tensordot(part.to(fits.dtype), fits.nan_to_num(), dims=1)
+            for part, (_, fits) in zip(parts, self.families, strict=True)
+        )
         return mean
 
 

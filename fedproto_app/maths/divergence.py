@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproto_app.maths.threads import in_threads
+from fedproto_app.maths.threads import in_threads, pool_size
 
 Indices = Sequence[int] | Tensor
 # (members [K, N] bool, the N clients' values [N, D], whose rows these are [K]) → [K, D]
@@ -50,7 +50,7 @@ def pairwise_divergence(prototypes: Tensor) -> Tensor:
     prototypes: [N, B, d], finite.
     Returns [N, N] float32 in nats, 0 ... ln 2: bitwise symmetric, exactly 0 for equal prototypes.
     The largest error measured against float64 is 8e-7, with sharply peaked rows; nearly uniform
-    rows err by less than 1e-7. Runs on as many threads as torch is set to.
+    rows err by less than 1e-7. Runs on `pool_size` threads.
     """
     return update_divergence(None, prototypes, range(len(prototypes)))
 
@@ -90,13 +90,14 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
     halves = _scaled_halves(prototypes)[order]
     entropies = _own_sums(halves)
     strips = range(0, len(changes), TILE_ROWS)
-    spare = [_tile_scratch() for _ in range(torch.get_num_threads())]
+    spare = [_tile_scratch() for _ in range(pool_size())]
 
     def compute(start: int) -> None:
         """Compute rows of changed clients, from the diagonal rightwards."""
         stop = min(start + TILE_ROWS, len(changes))
         scratch = spare.pop()
-        strip = _divergence_strip(halves, entropies, start, stop, scratch) / prototypes[0].numel()
+        rows = slice(start, stop), slice(start, None)
+        strip = _divergence_strip(halves, entropies, *rows, scratch) / prototypes[0].numel()
         spare.append(scratch)
         strip = strip.clip(0, LARGEST_DIVERGENCE).astype(np.float32)
         matrix[np.ix_(order[start:stop], order[start:])] = strip
@@ -117,6 +118,23 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
         for _ in in_threads(work, places):
             pass
     return torch.from_numpy(matrix)
+
+
+def divergence_from(prototypes: Tensor, others: Tensor) -> Tensor:
+    """Return the divergence of each prototype from each of the others, [N, M] float32.
+
+    prototypes: [N, B, d]; others: [M, B, d]. Each is as in `pairwise_divergence`.
+    """
+    clients = len(prototypes)
+    halves = np.concatenate([_scaled_halves(prototypes), _scaled_halves(others)])
+    entropies = _own_sums(halves)
+
+    def strip(start: int) -> NDArray[np.float32]:
+        rows = slice(start, min(start + TILE_ROWS, clients)), slice(clients, None)
+        sums = _divergence_strip(halves, entropies, *rows, _tile_scratch())
+        return (sums / prototypes[0].numel()).clip(0, LARGEST_DIVERGENCE).astype(np.float32)
+
+    return torch.from_numpy(np.concatenate([*in_threads(strip, range(0, clients, TILE_ROWS))]))
 
 
 def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta: float) -> float:
@@ -161,7 +179,8 @@ def contrast_prototypes(
     positive = flat.new_empty(len(clients), flat.shape[1])
     negative = torch.empty_like(positive)
     has_negative = torch.empty(len(clients), dtype=torch.bool)
-    for start in range(0, len(clients), CONTRAST_ROWS):
+
+    def fill(start: int) -> None:
         block = slice(start, start + CONTRAST_ROWS)
         rows = torch.as_tensor(clients[block], dtype=torch.int64)
         similar = divergence[rows] <= beta_value  # [block, N]
@@ -170,6 +189,9 @@ def contrast_prototypes(
         positive[block] = combine(similar, flat, rows)
         negative[block] = combine(~similar, flat, rows)
         has_negative[block] = ~similar.all(dim=1)
+
+    for _ in in_threads(fill, range(0, len(clients), CONTRAST_ROWS)):
+        pass
     shape = (len(clients), *prototypes.shape[1:])
     return positive.reshape(shape), negative.reshape(shape), has_negative
 
@@ -202,17 +224,18 @@ def _scaled_halves(prototypes: Tensor) -> NDArray[np.float32]:
 def _divergence_strip(
     halves: NDArray[np.float32],
     entropies: NDArray[np.float64],
-    start: int,
-    stop: int,
+    rows: slice,
+    columns: slice,
     scratch: NDArray[np.float32],
 ) -> NDArray[np.float64]:
-    """Return B·d times the divergence of clients start ... stop-1 from all clients ≥ start."""
-    strip = np.empty((stop - start, len(halves) - start))
-    for begin in range(start, len(halves), TILE_COLUMNS):
-        right = begin + TILE_COLUMNS
-        means = (entropies[start:stop, None] + entropies[None, begin:right]) / 2
-        mixed = _x_log_x_sums(halves[start:stop, None], halves[None, begin:right], scratch)
-        strip[:, begin - start : right - start] = means - mixed
+    """Return B·d times the divergence of the clients in these rows from those in the columns."""
+    left, right = halves[rows, None], halves[None, columns]
+    of_left, of_right = entropies[rows, None], entropies[None, columns]
+    strip = np.empty((len(left), right.shape[1]))
+    for begin in range(0, right.shape[1], TILE_COLUMNS):
+        tile = slice(begin, begin + TILE_COLUMNS)
+        means = (of_left + of_right[:, tile]) / 2
+        strip[:, tile] = means - _x_log_x_sums(left, right[:, tile], scratch)
     return strip
 
 

@@ -200,7 +200,7 @@ class Settings(Section):
     )
     threads: Count = setting(
         1,
-        "torch threads of a node's process, and of a server that trains",
+        "torch threads of a node's process, and of the server",
     )
     cohort_size: CountOrZero = setting(
         0,

@@ -212,7 +212,6 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: CnfgnnSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        torch.set_num_threads(settings.threads)
         model = self.learner.task.model
         assert isinstance(model, GraphForecaster)
         self._width = model.encoding_width

@@ -319,8 +319,6 @@ class FedDaStrategy(Asks, FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: FedDaSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        # The tensors are small, so threads on all cores would mostly wait for each other.
-        torch.set_num_threads(settings.threads)
         self._clusters = TrafficClusters(settings, section, federation)
         self._quasi: Arrays = {}
         self._of_cluster: dict[int, Arrays] = {}

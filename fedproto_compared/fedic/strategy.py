@@ -282,7 +282,6 @@ class FedicStrategy(FedAvgStrategy):
 
     def __init__(self, settings: Settings, section: FedicSettings, federation: Federation) -> None:
         super().__init__(settings, section, federation)
-        torch.set_num_threads(settings.threads)
         images = server_images(settings, federation)
         self._learning = EnsembleDistillation(self.learner.task, section, images)
         self.saved = [self._learning]

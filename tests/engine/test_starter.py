@@ -38,7 +38,8 @@ def test_all_processes_have_one_parent_and_todays_surroundings(
     monkeypatch.setenv("OF_A_TEST", "first")
     (parent, *first), output = started()
     assert first == [os.getcwd(), "first", "1"]
-    assert output.startswith("a line\nTraceback") and output.endswith("ValueError: a reason\n")
+    assert output.startswith("a line\nTraceback")
+    assert output.endswith("ValueError: a reason\n")
     monkeypatch.delenv("OF_A_TEST")
     monkeypatch.syspath_prepend(Path.cwd())  # this module, wherever the folder is
     monkeypatch.chdir(tmp_path)

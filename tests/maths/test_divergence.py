@@ -13,8 +13,10 @@ from scipy.spatial.distance import jensenshannon
 from torch import Tensor
 
 from fedproto_app.maths import divergence as engine
+from fedproto_app.maths import threads
 from fedproto_app.maths.divergence import (
     contrast_prototypes,
+    divergence_from,
     pairwise_divergence,
     threshold,
     update_divergence,
@@ -121,16 +123,19 @@ def test_pieces_of_a_prototype_only_round_differently(monkeypatch: pytest.Monkey
     torch.testing.assert_close(pairwise_divergence(prototypes), expected, rtol=0, atol=5e-7)
 
 
-def test_threads_change_no_bit() -> None:
+def test_divergences_from_others_are_those_of_all_pairs() -> None:
+    prototypes = random_prototypes(50, 3, 7)
+    every = pairwise_divergence(prototypes)
+    assert torch.equal(divergence_from(prototypes[:37], prototypes[37:]), every[:37, 37:])
+
+
+def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     prototypes = random_prototypes(50, 24, 32)
-    threads = torch.get_num_threads()
     results = []
-    try:
-        for count in (1, 3):
-            torch.set_num_threads(count)
-            results.append(pairwise_divergence(prototypes))
-    finally:
-        torch.set_num_threads(threads)
+    for count in (1, 3):
+        monkeypatch.setattr(engine, "pool_size", lambda count=count: count)
+        monkeypatch.setattr(threads, "pool_size", lambda count=count: count)
+        results.append(pairwise_divergence(prototypes))
     assert torch.equal(*results)
 
 

@@ -22,11 +22,14 @@ from fedproto_app.core.round import Round, Total
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows
+from fedproto_app.maths.divergence import divergence_from
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.kindred import strategy
+from fedproto_app.strategies.kindred.clusters import Clusters
 from fedproto_app.strategies.kindred.learner import (
     KindredLearner,
     Means,
@@ -595,6 +598,39 @@ def test_more_clients_than_rows_at_once_get_the_formulas_weights(temperature: fl
     nearness = -apart / (temperature * np.median(apart[apart > 0]))
     np.fill_diagonal(nearness, -np.inf)
     np.testing.assert_allclose(actual, softmax(nearness, axis=1), rtol=1e-10)
+
+
+def test_priors_by_clusters_are_the_formulas() -> None:
+    """D[n, m] = D(n, centre of m) + D(m, centre of m), with an outlier and equal clients."""
+    draws = np.random.default_rng(0)
+    prototypes = torch.from_numpy(draws.normal(size=(90, 1, 6)) * draws.integers(0, 3, (90, 1, 1)))
+    prototypes[0] = torch.tensor([40.0, 0, 0, 0, 0, 0])
+    values = torch.from_numpy(draws.normal(size=(90, 5)))
+    clusters = Clusters(prototypes, 0.01, draws)
+    assert len(set(clusters.labels.tolist())) < clusters.count == 64
+    apart = divergence_from(prototypes, clusters.centres).double()[:, clusters.labels]
+    nearness = -(apart + apart.diagonal()) / 0.01
+    nearness.fill_diagonal_(-math.inf)
+    means = clusters.sums(values[:50], slice(50)) + clusters.sums(values[50:], slice(50, 90))
+    rows = torch.tensor([3, 0, *range(10, 90)])
+    torch.testing.assert_close(
+        clusters.priors(means, values[rows], rows), (nearness.softmax(dim=1) @ values)[rows]
+    )
+
+
+@pytest.mark.parametrize("sharing", ["kin", "random"])
+def test_clusters_of_one_client_give_the_priors_of_all_pairs(
+    monkeypatch: pytest.MonkeyPatch, sharing: str
+) -> None:
+    pair = KindredPair(**{"kindred.sharing": sharing})
+    pair.fitted(tiny_series())
+    expected = pair.priors()
+    monkeypatch.setattr(strategy, "MOST_IN_PAIRS", 2)
+    monkeypatch.setattr(strategy, "ROWS_AT_ONCE", 2)
+    actual = pair.priors()
+    assert actual.clients == expected.clients
+    for name in ("gram", "moment"):
+        np.testing.assert_allclose(actual.arrays[name], expected.arrays[name], rtol=1e-5, atol=1e-7)
 
 
 # Two close values and, for each of two targets, one a period before.

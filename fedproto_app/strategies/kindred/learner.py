@@ -312,25 +312,38 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         candidates = Candidates(list(self._families(means, priors, periods, is_young)))
         validation_targets = cohort.samples.is_validation[row].double().sum()
         mixed = candidates.mean(
-            self._squared_errors(cohort, row, candidates.fits) / validation_targets.clamp(min=1),
-            self._training_errors(means, context.squares[row], candidates.fits),
+            self._squared_errors(cohort, row, candidates) / validation_targets.clamp(min=1),
+            torch.cat(
+                [
+                    self._training_errors(means, context.squares[row], family.fits)
+                    for family in candidates.families
+                ]
+            ),
             validation_targets / means.moment.shape[1],
             self.section.eta,
         )
         cohort.parameters[COEFFICIENTS][row].copy_(mixed.T)
 
-    def _squared_errors(self, cohort: Cohort, row: int, fits: Tensor) -> Tensor:
+    def _squared_errors(self, cohort: Cohort, row: int, candidates: Candidates) -> Tensor:
         """Return each candidate's summed squared error on the client's validation targets, [C]."""
-        number, width, steps = fits.shape
-        side_by_side = fits.transpose(0, 1).reshape(width, -1)  # (D, C·H)
-        errors = fits.new_zeros(number)
+        fits = [family.fits for family in candidates.families]
+        errors = torch.zeros_like(candidates.prior)
         samples, rows = cohort.samples, slice(row, row + 1)
-        for part in self._parts(samples, samples.is_validation, rows, side_by_side.shape[1]):
+        largest = max(of_family[:, 0].numel() for of_family in fits)
+        for part in self._parts(samples, samples.is_validation, rows, largest):
             features, residuals, counts = (array[0].double() for array in part)
             has_target = counts.amax(dim=1) > 0
-            forecasts = (features[has_target] @ side_by_side).view(-1, number, steps)
-            squared = (forecasts - residuals[has_target, None]).square_()
-            errors += torch.einsum("ncs,ns->c", squared, counts[has_target])
+            present, residuals = features[has_target], residuals[has_target, None]
+            start = 0
+            for of_family in fits:
+                number, width, steps = of_family.shape
+                side_by_side = of_family.transpose(0, 1).reshape(width, -1)  # (D, C·H)
+                forecasts = (present @ side_by_side).view(-1, number, steps)
+                squared = (forecasts - residuals).square_()
+                errors[start : start + number] += torch.einsum(
+                    "ncs,ns->c", squared, counts[has_target]
+                )
+                start += number
         return errors
 
     @staticmethod

@@ -10,7 +10,7 @@ only their means over all clients and over groups that sites name. Clients subtr
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,12 +24,14 @@ from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.divergence import pairwise_divergence
-from fedproto_app.maths.ridge import sums_fault, symmetric
+from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
+from fedproto_app.maths.threads import in_threads
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import divergence_findings
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.strategies.kindred import KindredSettings
+from fedproto_app.strategies.kindred.clusters import Clusters
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, OTHERS, PROTOTYPE, UNIT
 
 ROWS_AT_ONCE = 256  # clients; with thousands, every further matrix of all pairs is gigabytes
@@ -42,7 +44,7 @@ def kinship(divergence: Tensor, temperature: float) -> Tensor:
     infinite temperature, or clients that do not differ, give all others the same weight.
     divergence: [N, N], N ≥ 2, symmetric.
     """
-    scale = temperature * _median_of_unlike(divergence)
+    scale = temperature * median_of_unlike(divergence)
     weights = divergence.to(torch.float64, copy=True)
     if 0 < scale < math.inf:
         weights.neg_().div_(scale)
@@ -54,7 +56,7 @@ def kinship(divergence: Tensor, temperature: float) -> Tensor:
     return weights
 
 
-def _median_of_unlike(divergence: Tensor) -> float:
+def median_of_unlike(divergence: Tensor) -> float:
     """Return the median of the divergences above 0 in the upper triangle; 0 if none is."""
     rows = (row[n + 1 :] for n, row in enumerate(divergence.numpy()))
     unlike = np.concatenate([row[row > 0] for row in rows])
@@ -66,6 +68,10 @@ def _median_of_unlike(divergence: Tensor) -> float:
 LARGEST_MEAN_SQUARE = 400.0
 LARGEST_PROTOTYPE = 100.0
 COLUMNS_AT_ONCE = 4096
+
+MOST_IN_PAIRS = 4000  # clients whose divergences are a matrix; more are put into clusters
+SAMPLED = 2000  # of these, for the median of their divergences
+Priors = Callable[[Sequence[ClientKey]], Arrays]  # of K clients for every temperature, [K, T, …]
 
 ALL = ""  # the name of the group of all clients
 
@@ -84,7 +90,7 @@ class KindredStrategy(PersonalStrategy):
         super().__init__(settings, section, federation)
         self.final_after_training = section.sharing == "none"
         self.shared_names = (GRAM, MOMENT) if section.needs_totals else ()
-        self._prior_arrays: Arrays = {}  # the priors of the present evaluation
+        self._priors_of: Priors | None = None  # of the present evaluation
         self._totals: dict[str, Total] = {}  # of the present evaluation, by group
         self._group_of: dict[ClientKey, str] = {}
         self._answered: set[ClientKey] = set()  # the clients in the newest masked sums
@@ -95,8 +101,7 @@ class KindredStrategy(PersonalStrategy):
         if self.section.needs_totals:
             self._totals = self._sums(round_.facts) if due else {}
             return
-        clients = self.received.clients
-        self._prior_arrays = self._priors(len(clients)) if due and len(clients) > 1 else {}
+        self._priors_of = self._priors() if due and len(self.received.clients) > 1 else None
 
     def _sums(self, facts: Mapping[ClientKey, ClientFacts]) -> dict[str, Total]:
         """Return the sums over all clients and over each group, {} if no clients can have them.
@@ -137,20 +142,22 @@ class KindredStrategy(PersonalStrategy):
         only receive."""
         if self._totals:
             return self._totals_for(clients, round_.facts)
-        row_of = {
-            key: row for row, key in enumerate(received.clients if self._prior_arrays else [])
-        }
-        priors = {
-            key: {name: prior[row_of[key]] for name, prior in self._prior_arrays.items()}
-            for key in clients
-            if key in row_of
-        }
+        parts: list[Arrays] = []
+        sending: list[ClientKey] = []
+        receiving: list[ClientKey] = []
         if received.clients and not self.final_after_training:
             receiving = [key for key in clients if not round_.facts[key].samples]
-            priors |= dict.fromkeys(receiving, self._prior_of_everybody(received))
-        names = (GRAM, MOMENT) if priors else ()
-        arrays = {name: np.stack([prior[name] for prior in priors.values()]) for name in names}
-        return Guidance(arrays, [key.client for key in priors])
+        if self._priors_of is not None:
+            sent = set(received.clients) - set(receiving)
+            sending = [key for key in clients if key in sent]
+        if sending and self._priors_of is not None:
+            parts.append(self._priors_of(sending))
+        if receiving:
+            alike = self._prior_of_everybody(received)
+            parts.append({n: np.repeat(a[None], len(receiving), axis=0) for n, a in alike.items()})
+        names = (GRAM, MOMENT) if parts else ()
+        arrays = {name: np.concatenate([part[name] for part in parts]) for name in names}
+        return Guidance(arrays, [key.client for key in (*sending, *receiving)])
 
     def _totals_for(
         self, clients: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
@@ -184,47 +191,94 @@ class KindredStrategy(PersonalStrategy):
     ) -> None:
         """Drop the priors after an evaluation: for thousands of clients they are gigabytes."""
         if evaluation:
-            self._prior_arrays, self._totals = {}, {}
+            self._priors_of, self._totals = None, {}
         else:
             self._answered = set(clients)
 
-    def _priors(self, clients: int) -> Arrays:
+    def _priors(self) -> Priors:
+        """Return the function of clients' priors."""
+        clients = self.received.clients
+        row_of = {key: row for row, key in enumerate(clients)}
+        prototypes = torch.from_numpy(self.received.stacked(PROTOTYPE)[:, None])
+        if self.section.sharing == "random":  # the control: each has another's prototype
+            draws = numpy_stream(self.settings.seed, "random relatives")
+            prototypes = prototypes[torch.from_numpy(draws.permutation(len(clients)))]
+        if len(clients) > MOST_IN_PAIRS:
+            return self._priors_by_clusters(prototypes, row_of)
+        priors = self._priors_by_pairs(pairwise_divergence(prototypes))
+        return lambda keys: {n: prior[[row_of[k] for k in keys]] for n, prior in priors.items()}
+
+    def _priors_by_pairs(self, divergence: Tensor) -> Arrays:
         """Return all clients' priors for every temperature, [N, T, …].
 
         They are computed for all clients at once, because a product for each node would read all
         means again, and by blocks of columns, because in float64 the means of thousands of clients
         are gigabytes.
         """
-        divergence = self._divergence(clients)
         temperatures = self.section.temperatures
-        means = {name: self.received.stacked(name) for name in (GRAM, MOMENT)}
-        priors = {
-            name: np.empty((clients, len(temperatures), *mean.shape[1:]), dtype=np.float32)
-            for name, mean in means.items()
-        }
-        for number, temperature in enumerate(temperatures):
-            weights = kinship(divergence, temperature)
-            for name, mean in means.items():
-                flat = torch.from_numpy(mean).flatten(start_dim=1)
-                mixed = torch.from_numpy(priors[name]).flatten(start_dim=2)[:, number]
-                for start in range(0, flat.shape[1], COLUMNS_AT_ONCE):
-                    columns = slice(start, start + COLUMNS_AT_ONCE)
-                    mixed[:, columns] = weights @ flat[:, columns].double()
+        others = len(divergence) - 1
+        weights = [kinship(divergence, t) if t < math.inf else None for t in temperatures]
+        priors = {}
+        for name in (GRAM, MOMENT):
+            means = torch.from_numpy(self.received.stacked(name))
+            prior = means.new_empty(len(means), len(temperatures), *means.shape[1:])
+            flat, mixed = means.flatten(start_dim=1), prior.flatten(start_dim=2)
+
+            def mix(start: int, flat: Tensor = flat, mixed: Tensor = mixed) -> None:
+                columns = slice(start, start + COLUMNS_AT_ONCE)
+                block = flat[:, columns].double()
+                for number, of_kin in enumerate(weights):
+                    common = (block.sum(dim=0) - block) / others
+                    mixed[:, number, columns] = common if of_kin is None else of_kin @ block
+
+            for _ in in_threads(mix, range(0, flat.shape[1], COLUMNS_AT_ONCE)):
+                pass
+            priors[name] = prior.numpy()
         return priors
 
-    def _divergence(self, clients: int) -> Tensor:
-        """Return the divergence between every two prototypes, [N, N].
+    def _priors_by_clusters(self, prototypes: Tensor, row_of: Mapping[ClientKey, int]) -> Priors:
+        """Return a function that mixes the priors of a node's clients when the node is asked.
 
-        The control `sharing = "random"` assigns the prototypes to random clients.
+        The priors of all clients at once would be several times their means.
         """
-        divergence = pairwise_divergence(
-            torch.from_numpy(self.received.stacked(PROTOTYPE)[:, None])
-        )
-        if self.section.sharing != "random":
-            return divergence
-        draws = numpy_stream(self.settings.seed, "random relatives")
-        order = torch.from_numpy(draws.permutation(clients))
-        return divergence[order][:, order]
+        draws = numpy_stream(self.settings.seed, "clusters of clients")
+        sample = torch.from_numpy(draws.permutation(len(prototypes))[:SAMPLED])
+        median = median_of_unlike(pairwise_divergence(prototypes[sample]))
+        scales = [temperature * median for temperature in self.section.temperatures]
+        clusters = [Clusters(prototypes, s, draws) if 0 < s < math.inf else None for s in scales]
+        keys = list(row_of)
+        total = torch.zeros_like(self._joined(keys[:1])[0])
+        means = [total.new_zeros(of.count if of else 0, len(total)) for of in clusters]
+        for start in range(0, len(keys), ROWS_AT_ONCE):
+            block = slice(start, start + ROWS_AT_ONCE)
+            own = self._joined(keys[block])
+            total += own.sum(dim=0)
+            for of, mean in zip(clusters, means, strict=True):
+                if of is not None:
+                    mean += of.sums(own, block)
+
+        def priors(keys: Sequence[ClientKey]) -> Arrays:
+            mixed = total.new_empty(len(keys), len(clusters), len(total), dtype=torch.float32)
+            for start in range(0, len(keys), ROWS_AT_ONCE):
+                block = slice(start, start + ROWS_AT_ONCE)
+                own = self._joined(keys[block])
+                rows = torch.tensor([row_of[key] for key in keys[block]])
+                for number, (of, mean) in enumerate(zip(clusters, means, strict=True)):
+                    common = (total - own) / (len(row_of) - 1)
+                    mixed[block, number] = common if of is None else of.priors(mean, own, rows)
+            packed = triangle_size(self.sizes.width)
+            shape = len(keys), len(clusters), self.sizes.horizon, self.sizes.width
+            return {
+                GRAM: mixed[..., :packed].numpy(),
+                MOMENT: mixed[..., packed:].reshape(shape).numpy(),
+            }
+
+        return priors
+
+    def _joined(self, keys: Sequence[ClientKey]) -> Tensor:
+        """Return A and B of K clients side by side, [K, D] float64."""
+        arrays = [torch.from_numpy(self.received.stacked(name, keys)) for name in (GRAM, MOMENT)]
+        return torch.cat([array.flatten(start_dim=1) for array in arrays], dim=1).double()
 
     def findings(self) -> dict[str, dict[str, NDArray[Any]]]:
         """Return ``divergence``: prototypes [N, 1, p], the clients' groups, divergence [N, N]."""

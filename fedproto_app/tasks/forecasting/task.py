@@ -236,15 +236,17 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         counts = [len(client.batches) for client in clients]
         assert counts == sorted(counts, reverse=True), "cohort out of order"
         length = max(len(client.targets) for client in clients)
-        width, horizon = clients[0].inputs.shape[1], clients[0].targets.shape[1]
-        size, period = len(clients), clients[0].batches.shape[1]
-        inputs = torch.zeros(size, length, width)
+        horizon, period = clients[0].targets.shape[1], clients[0].batches.shape[1]
+        size = len(clients)
+        inputs = torch.empty(0)
         targets, present = torch.zeros(2, size, length, horizon)
         validation, test = torch.zeros(2, size, length, 1)
         batches = torch.zeros(size, counts[0], period, dtype=torch.int64)
         for row, client in enumerate(clients):
-            n = len(client.targets)
-            inputs[row, :n] = torch.from_numpy(client.inputs)
+            n, of_client = len(client.targets), torch.from_numpy(client.inputs)
+            if row == 0:
+                inputs = of_client.new_zeros(size, length, of_client.shape[1])
+            inputs[row, :n] = of_client
             targets[row, :n] = torch.from_numpy(client.targets)
             present[row, :n] = torch.from_numpy(client.present)
             validation[row, client.validation] = 1

@@ -1,0 +1,92 @@
+"""Priors of thousands of clients, without the matrix of all pairs.
+
+k-means puts clients with similar prototypes into a cluster, and the divergence of two clients is
+taken as that of the first from the centre of the second's cluster plus that of the second from it:
+    D[n, m] ≈ D(n, centre of m) + D(m, centre of m).
+So the sum over a cluster of exp(−D[n, m] / scale) (A_m, B_m) is a product of a number of client n
+and a sum of the cluster, and the cost is N clients times G clusters (docs/scale.md: the error).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedproto_app.maths.divergence import divergence_from, prototype_distributions
+
+FEWEST, MOST = 64, 256  # clusters
+_ROUNDS = 20  # of k-means
+_ALONE = 1e-9  # a share of its cluster's weight that others have, but that no sum holds
+
+
+class Clusters:
+    """The clusters of N clients, and each client's weights of them and within them.
+
+    prototypes: [N, B, d]. scale: of the divergences, above 0. draws: for the first centres.
+    labels: the clients' clusters, [N]. share: of a client in its cluster's weight, [N].
+    """
+
+    def __init__(self, prototypes: Tensor, scale: float, draws: np.random.Generator) -> None:
+        clients = len(prototypes)
+        self.count = min(clients, max(FEWEST, min(MOST, round(math.sqrt(clients)))))
+        shares = prototype_distributions(prototypes)
+        first = torch.from_numpy(draws.permutation(clients)[: self.count])
+        # Between square roots of distributions, squared distances are nearly proportional to
+        # Jensen-Shannon divergences.
+        self.labels = k_means(shares.sqrt().flatten(start_dim=1), first)
+        self._rows = torch.arange(clients)
+        members = self.labels.bincount(minlength=self.count)
+        means = shares.new_zeros(self.count, *shares.shape[1:]).index_add_(0, self.labels, shares)
+        means /= members.clamp(min=1)[:, None, None]
+        used = members > 0
+        self.centres = torch.where(used[:, None, None], means.log(), 0.0)  # of softmax
+        nearness = divergence_from(prototypes, self.centres).double().neg_().div_(scale)
+        own = nearness[self._rows, self.labels]
+        # Shares of a cluster's weight add up to 1, and its weight is kept as a logarithm, because
+        # exp(−D / scale) of an outlier is 0 in every number format.
+        most = own.new_full((self.count,), -torch.inf).scatter_reduce_(0, self.labels, own, "amax")
+        weights = (own - most[self.labels]).exp_()
+        sums = weights.new_zeros(self.count).index_add_(0, self.labels, weights)
+        self.share = weights / sums[self.labels]
+        logits = nearness.add_(torch.where(used, sums.log() + most, -torch.inf))
+        others = 1 - self.share
+        logits[self._rows, self.labels] += torch.where(others > _ALONE, others, 0.0).log()
+        self._weights = logits.softmax(dim=1)
+
+    def sums(self, own: Tensor, rows: slice) -> Tensor:
+        """Return the weighted sums within the clusters of the clients in these rows, [G, D].
+
+        own: the clients' values, [K, D].
+        """
+        parts = self.share[rows, None] * own
+        return parts.new_zeros(self.count, own.shape[1]).index_add_(0, self.labels[rows], parts)
+
+    def priors(self, means: Tensor, own: Tensor, rows: Tensor) -> Tensor:
+        """Return the weighted means over the others of the clients in these rows, [K, D].
+
+        means: the `sums` of all clients. Of a client's own cluster, which counts with weight w,
+        (mean − share · own) / (1 − share) is the mean over the others.
+        """
+        places = torch.arange(len(own)), self.labels[rows]
+        weights, share = self._weights[rows], self.share[rows]
+        more = torch.where(1 - share > _ALONE, weights[places] * share / (1 - share), 0.0)
+        weights[places] += more
+        return (weights @ means).addcmul_(own, more[:, None], value=-1)
+
+
+def k_means(points: Tensor, first: Tensor) -> Tensor:
+    """Return the cluster of each point by Lloyd's rounds: [N, D] → [N].
+
+    first: the points [G] that are the first centres. A cluster that loses its points keeps its
+    centre.
+    """
+    centres = points[first]
+    for _ in range(_ROUNDS):
+        labels = (points @ centres.T - centres.square().sum(dim=1) / 2).argmax(dim=1)
+        members = labels.bincount(minlength=len(centres))[:, None]
+        sums = torch.zeros_like(centres).index_add_(0, labels, points)
+        centres = torch.where(members > 0, sums / members.clamp(min=1), centres)
+    return labels
