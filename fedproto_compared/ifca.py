@@ -18,7 +18,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import rand_score
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
@@ -137,11 +136,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         keys = [key for key in self._chosen if key in connected]
         round_.figures["clusters"] = float(len(self._heads))
         if keys and self.section.choices == 1:
-            labels = {key: int(self._chosen[key].argmax()) for key in keys}
-            groups = [round_.facts[key].group for key in keys]
-            rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None
-            round_.figures["rand_index"] = rand
-            self._history.add(round_.number, labels, None, None, rand)
+            self._history.add(round_, {key: int(self._chosen[key].argmax()) for key in keys})
 
     def state(self) -> dict[str, AnyArray]:
         state = super().state() | {"heads": self._heads}

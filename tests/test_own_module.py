@@ -24,9 +24,7 @@ MODULES = {
 ROUNDS = {"rounds": 2, "encoder.rounds": 1}
 PAIRS = [
     *((task, "fedavg") for task in MODULES),
-    ("forecasting", "fedrep"),
     ("forecasting", "fuels"),
-    ("forecasting", "fedproto"),
     ("classification", "gldp"),
     ("sequence-classification", "fed-react"),
 ]

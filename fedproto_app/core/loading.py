@@ -28,11 +28,7 @@ def load(target: str, key: str, fault: type[FedProtoError] = SettingsError) -> A
         raise fault(f"{key}: expected package.module:NAME")
     try:
         return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise fault(f"{key}: {error}") from None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise fault(f"{key}: {error}") from None
-    except FedProtoError as error:  # of a class that the module derives from
+    except (ImportError, AttributeError, ValueError, FedProtoError) as error:
         raise fault(f"{key}: {error}") from None
     except Exception as error:  # a user's module may raise anything
         message = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+ValuesT = TypeVar("ValuesT")
 
 
 class Model(StrEnum):
@@ -39,6 +41,11 @@ class Metric:
         model = "" if self.model is Model.USED else self.model.value
         parts = (model, "global" if self.shared else "", self.rule, self.name)
         return "-".join(part for part in parts if part)
+
+
+def of_shared(metrics: Mapping[Metric, ValuesT]) -> dict[Metric, ValuesT]:
+    """Return metrics of the shared model, as a client reports them beside its personal model's."""
+    return {replace(metric, shared=True): values for metric, values in metrics.items()}
 
 
 def metric_row(metric: Metric) -> tuple[str, Model, bool, str]:

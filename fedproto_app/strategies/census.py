@@ -16,7 +16,6 @@ newly averaged one. Sums of earlier stages come from the encoders of those stage
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, NamedTuple
 
 import torch
@@ -27,7 +26,7 @@ from torch.nn.functional import pad
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.method import Method
-from fedproto_app.core.metrics import Metric
+from fedproto_app.core.metrics import Metric, of_shared
 from fedproto_app.core.round import ClientReply, Received, Round
 from fedproto_app.core.section import NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
@@ -236,11 +235,8 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
             return metrics
         clients = len(cohort.names)
         weight, bias = (tensor.expand(clients, *tensor.shape) for tensor in of_all)
-        shared = self.task.evaluate(self._with(cohort, weight, bias), cohort.samples)
-        return {
-            **metrics,
-            **{replace(metric, shared=True): values for metric, values in shared.items()},
-        }
+        with_shared_head = self._with(cohort, weight, bias)
+        return metrics | of_shared(self.task.evaluate(with_shared_head, cohort.samples))
 
     def _with(self, cohort: Cohort, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
         """Return the shared encoder with this classifier [K, D, C], [K, C]."""

@@ -57,10 +57,6 @@ def enlarge(arrays: dict[str, Any]) -> None:
     arrays["prototypes"][1] *= 1e6
 
 
-def without_kept_rounds(reply: Message) -> Message:
-    return say(metrics=fields_of(reply)["metrics"][:1], kept_rounds=[])(reply)
-
-
 class Case(NamedTuple):
     """A fault of the second node, and what becomes of it.
 
@@ -83,27 +79,18 @@ def in_round_3(row: str, value: Any) -> Tamper:
 
 
 NAN, LARGE = on_reply(change_arrays(put_nan)), on_reply(change_arrays(enlarge))
-KEPT_ROUND = on_reply(say(kept_rounds=[-1] * 4), MessageType.EVALUATE)
 ACCURACY = on_reply(set_metric(LOCAL_ACCURACY, [1.0, 1.0, 1.5, 1.0]), MessageType.EVALUATE)
-CLASSES = on_reply(say(classes=[[1, 1, 2]] * 4))
-HALF = on_reply(without_kept_rounds)
 CHOICE = in_round_3("chosen", [2, -1, 0])
-FEDAVG, ENCODER = {"method": "fedavg"}, {"encoder.steps": 1, "rounds": 1}
+FEDAVG = {"method": "fedavg"}
 IFCA = {**HEADS, "method": "ifca", "fed-react.clusters": 3}
 TOGETHER = {**HEADS, "fed-react.clusters": 1}  # a huge head would make all errors infinite
-FAR, REGRESSION = "far beyond the others'", "sequence-regression"
+REGRESSION = "sequence-regression"
 CASES = {
     "prototype": Case(NAN, "holds NaN", [8, 7, 8], "client"),
     "model": Case(NAN, "holds NaN", [8, 4, 8], "node", FEDAVG),
-    "kept-round": Case(KEPT_ROUND, "its kept round is -1", [8, 8, 8], "client", FEDAVG),
-    "half": Case(HALF, "an evaluation without all of its kept", [8, 4, 8], "node"),
     "error": Case(on_reply(fail), "no reply: it broke", [8, 4, 8], "node"),
     "silence": Case(on_reply(lambda _: None), "no reply within 0.2 s", [8, 4, 8], "node"),
-    "large": Case(LARGE, FAR, [8, 7, 8], "client"),
-    "large-of-mean": Case(LARGE, FAR, [8, 7, 8], "client", {"method": "fedproto"}),
-    "classes": Case(CLASSES, "classes [1, 1, 2]", [8, 4, 8, 8], "node", {}, "classification"),
-    "encoder": Case(NAN, "holds NaN", [8, 4, 8], "node", ENCODER, SEQUENCES),
-    "head": Case(in_round_3("head", np.nan), "NaN", [8, 8, 7], "client", HEADS, SEQUENCES, 3),
+    "large": Case(LARGE, "far beyond the others'", [8, 7, 8], "client"),
     # Those whose choice, size or metric is refused have trained all the same.
     "choice": Case(CHOICE, "chose clusters [2.0", [8, 8, 8], "client", IFCA, SEQUENCES, 3),
     "huge": Case(in_round_3("head", 1e14), "±1e+14", [8, 8, 8], "client", TOGETHER, REGRESSION, 3),

@@ -14,7 +14,7 @@ from flwr.app import Message
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.engine.local import nodes_sharing
-from fedproto_app.experiments.invariants import SmallRuns, apart, everything, kills_change_nothing
+from fedproto_app.experiments.invariants import apart, everything
 from fedproto_app.report.artefacts import RunFolder, settings_digest
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.checkpoint import stored_settings
@@ -23,25 +23,6 @@ from fedproto_app.settings import settings_from
 from tests.helpers.local_grid import LocalGrid, small_settings
 from tests.helpers.reported import fields_of, reported_metrics, with_fields, with_metric
 
-SEQUENCES = {"encoder.rounds": 1, "encoder.steps": 1, "data.synthetic.sequences": 160}
-# State of FUELS in addition to models: clients guided before; random partners.
-REMEMBERED = {"fuels.renew-optimizer": True, "fuels.comparison": "random"}
-FIRST = [
-    ("forecasting", "fuels"),
-    ("forecasting", "fedrep"),
-    ("classification", "gldp"),
-    ("classification", "analytic"),
-    ("sequence-classification", "fed-react"),
-]
-OTHERS = {
-    "forecasting": "fedavg fedproto apfl ditto fcgcn fedgru pfedme cnfgnn fedpcl fedda fedala "
-    "knn-per",
-    "classification": "solo census creff fedic fedtgp",
-    "sequence-classification": "ifca flsc fedprox",
-    "sequence-regression": "fed-react",
-}
-MORE = [(task, method) for task, methods in OTHERS.items() for method in methods.split()]
-PAIRS = [*FIRST, *(pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in MORE)]
 ERRORS = [3.0, 1.0, 2.0, 2.0, 0.5, 0.4]  # of validation, by round: the least of four is in round 2
 
 
@@ -104,20 +85,6 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return the folder of a method's run that nobody killed."""
     return cache(lambda method: play(tmp_path_factory.mktemp(method), method=method))
-
-
-@pytest.mark.parametrize(("task", "method"), PAIRS)
-def test_killed_in_the_middle_of_any_round_it_ends_the_same(
-    tmp_path: Path, task: str, method: str
-) -> None:
-    """A node has worked already, the other not; killed twice."""
-    changes = SEQUENCES if "sequence" in task else REMEMBERED if method == "fuels" else {}
-    runs = SmallRuns(task, method, tmp_path, **changes)
-    deviation = kills_change_nothing(runs)
-    assert deviation.held, deviation
-    rounds = 2 if method == "analytic" else 4  # one a stage
-    phases = method in ("fed-react", "ifca", "flsc")
-    assert len(read_rounds(runs.run("killed", 2))) == rounds + phases
 
 
 def cut_newest(run: Path) -> None:

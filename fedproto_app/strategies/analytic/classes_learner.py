@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
-from fedproto_app.core.metrics import Metric
+from fedproto_app.core.metrics import Metric, of_shared
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.data.shape import DataShape
@@ -243,11 +242,7 @@ class AnalyticClassesLearner(
             tensor.float().expand(clients, *tensor.shape).contiguous() for tensor in of_all
         )
         with_shared_head = {**cohort.parameters, HEAD + "weight": weight, HEAD + "bias": bias}
-        shared = self.task.evaluate(with_shared_head, cohort.samples)
-        return {
-            **metrics,
-            **{replace(metric, shared=True): values for metric, values in shared.items()},
-        }
+        return metrics | of_shared(self.task.evaluate(with_shared_head, cohort.samples))
 
     def _taken_in(self, cohort: Cohort, context: ClassesContext) -> ClassSums:
         """Add the stages that are new to the clients to their sums, store and return the sums.

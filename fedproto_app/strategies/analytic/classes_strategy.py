@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import rand_score
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays, keys_of
@@ -295,11 +294,8 @@ class ClassGroups:
 
     def _note(self, labels: Labels, round_: Round) -> None:
         """Record the clusters for the artefacts."""
-        groups = [round_.facts[key].group for key in self._keys]
-        rand = float(rand_score(groups, labels)) if all(groups) else None
-        round_.figures |= {"clusters": float(labels.max() + 1), "rand_index": rand}
-        labelled = dict(zip(self._keys, labels.tolist(), strict=True))
-        self._history.add(round_.number, labelled, None, None, rand)
+        round_.figures["clusters"] = float(labels.max() + 1)
+        self._history.add(round_, dict(zip(self._keys, labels.tolist(), strict=True)))
 
     def state(self) -> dict[str, AnyArray]:
         """Return the arrays for a checkpoint."""

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import rand_score
 
 from fedproto_app.core.clients import ClientFacts, ClientKey, key_arrays
+from fedproto_app.core.round import Round
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.clustering import ABSENT
 from fedproto_app.maths.even_choice import evenly
@@ -32,18 +34,20 @@ class ClusterHistory:
 
     def add(
         self,
-        server_round: int,
+        round_: Round,
         labels: Mapping[ClientKey, int],
-        matrix: NDArray[np.float32] | None,
-        forgetting: float | None,
-        rand: float | None,
+        matrix: NDArray[np.float32] | None = None,
+        forgetting: float | None = None,
     ) -> None:
-        """Record a round.
+        """Record a round, and its Rand index, which needs the true groups of all these clients.
 
         labels: the clusters of the connected clients. matrix: their ψ̂ in this order, [n, n].
-        forgetting: α_t. rand: the Rand index. None: unknown.
+        forgetting: α_t.
         """
-        self._rounds.append(server_round)
+        groups = [round_.facts[key].group for key in labels]
+        rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None
+        round_.figures["rand_index"] = rand
+        self._rounds.append(round_.number)
         self._labels.append(dict(labels))
         self._forgetting.append(np.nan if forgetting is None else forgetting)
         self._rand.append(np.nan if rand is None else rand)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
-from fedproto_app.core.metrics import Metric
+from fedproto_app.core.metrics import Metric, of_shared
 from fedproto_app.core.section import Section
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Training
@@ -52,11 +51,7 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Return the metrics of the predictor and of the shared model w."""
         personal = self.task.evaluate(self.predictor(cohort.parameters), cohort.samples)
-        shared = self.task.evaluate(cohort.parameters, cohort.samples)
-        return {
-            **personal,
-            **{replace(metric, shared=True): values for metric, values in shared.items()},
-        }
+        return personal | of_shared(self.task.evaluate(cohort.parameters, cohort.samples))
 
     def personal_model(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return v under w's names."""

@@ -6,7 +6,7 @@ predicts with the head that the server last sent for its cluster, and before tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.linear_heads import Head, Vectors
-from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.strategies.fed_react import FedReactSettings
 from fedproto_app.tasks.sequences.task import SequenceTask
 
@@ -42,7 +43,7 @@ class HeadContext(Context):
         self.vectors, self.targets = vectors, targets
 
 
-class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
+class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
     """Fits a head for the client in every round; the server combines the heads."""
 
     needs_representation = True
@@ -70,9 +71,6 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         empty = torch.zeros(self.task.outputs, width + 1)
         return HeadMemory(local=empty, received=empty, has_received=torch.tensor(False))
 
-    def phases(self) -> Sequence[Phase]:
-        return []
-
     def begin(self, cohort: Cohort) -> None:
         """Draw each client's train samples M_t of the round, uniformly without replacement."""
         limit = self.section.samples
@@ -99,11 +97,6 @@ class EvolutionaryClusterLearner(Learner[HeadContext, SequenceTask]):
         vectors = [values[row, :count] for row, count in enumerate(counts)]
         targets = [labels[row, :count] for row, count in enumerate(counts)]
         return HeadContext(vectors, targets)
-
-    def loss(
-        self, parameters: Mapping[str, Tensor], batch: Any, context: HeadContext
-    ) -> dict[str, Tensor]:
-        raise AssertionError("heads are not trained by gradients")
 
     def conclude(self, cohort: Cohort, context: HeadContext) -> dict[str, Tensor]:
         """Fit each client's head to its M_t; return the loss of the fit."""

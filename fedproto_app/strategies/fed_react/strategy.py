@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import rand_score
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
@@ -416,16 +415,12 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
 
     def _note(self, round_: Round, psi: Matrix, forgetting: float, heads_sent: int) -> None:
         """Record the round for the artefacts."""
-        groups = [round_.facts[key].group for key in self._labels]
-        labels = np.array(list(self._labels.values()))
-        rand = float(rand_score(groups, labels)) if all(groups) else None
+        self._history.add(round_, self._labels, psi, forgetting)
         round_.figures |= {
-            "rand_index": rand,
             "forgetting_factor": forgetting,
-            "clusters": float(len(set(labels.tolist()))),
+            "clusters": float(len(set(self._labels.values()))),
             "clients_sent_a_head": float(heads_sent),
         }
-        self._history.add(round_.number, self._labels, psi, forgetting, rand)
 
     def state(self) -> dict[str, AnyArray]:
         state = super().state()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
+from fedproto_app.core.round import Round
 from fedproto_app.strategies.common import findings
 from fedproto_app.strategies.common.findings import MOST_MATRICES, ClusterHistory
 from fedproto_app.strategies.fed_react import FedReactSettings
@@ -36,8 +37,8 @@ def test_before_the_first_round_there_is_nothing_to_find() -> None:
 
 def test_rounds_stand_one_below_the_other() -> None:
     history = ClusterHistory()
-    history.add(11, {A: 0, B: 1}, square(0.1), 0.0, 1.0)
-    history.add(12, {A: 0, B: 1, C: 0}, square(0.2, 3), 0.25, None)
+    history.add(Round(11, FACTS), {A: 0, B: 1}, square(0.1), 0.0)
+    history.add(Round(12, FACTS), {A: 0, B: 1, C: 0}, square(0.2, 3), 0.25)
     artefact = history.findings([A, B, C], FACTS)["clusters"]
     assert artefact["names"].tolist() == ["a", "b", "c"]
     assert artefact["nodes"].tolist() == ["n", "n", "n"]
@@ -56,7 +57,7 @@ def test_rounds_stand_one_below_the_other() -> None:
 
 def test_what_is_kept_does_not_change_afterwards() -> None:
     history, labels, matrix = ClusterHistory(), {A: 0, B: 1}, square(0.5)
-    history.add(1, labels, matrix, 0.0, None)
+    history.add(Round(1, FACTS), labels, matrix)
     labels[A], matrix[:] = 7, 9
     artefact = history.findings([A, B], FACTS)["clusters"]
     assert artefact["labels"].tolist() == [[0, 1]]
@@ -66,8 +67,8 @@ def test_what_is_kept_does_not_change_afterwards() -> None:
 def test_matrices_of_very_many_clients_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(findings, "MOST_SIMILAR", 2)
     history = ClusterHistory()
-    history.add(1, {A: 0, B: 0}, square(0.5, 2), 0.0, None)
-    history.add(2, {A: 0, B: 0, C: 0}, square(0.5, 3), 0.0, None)
+    history.add(Round(1, FACTS), {A: 0, B: 0}, square(0.5, 2))
+    history.add(Round(2, FACTS), {A: 0, B: 0, C: 0}, square(0.5, 3))
     artefact = history.findings([A, B, C], FACTS)["clusters"]
     assert artefact["similarity_rounds"].tolist() == [1]
     assert artefact["rounds"].tolist() == [1, 2]
@@ -77,8 +78,8 @@ def test_matrices_of_very_many_clients_are_not_kept(monkeypatch: pytest.MonkeyPa
 def test_the_first_the_newest_and_some_evenly_between_are_kept(rounds: int, first: int) -> None:
     history = ClusterHistory()
     for place in range(rounds):
-        history.add(first + place, {A: 0}, square(place, 1), 0.0, None)
-    artefact = history.findings([A], FACTS)["clusters"]
+        history.add(Round(first + place, FACTS), {C: 0}, square(place, 1))
+    artefact = history.findings([C], FACTS)["clusters"]
     stored_rounds = artefact["similarity_rounds"] - first
     assert len(stored_rounds) <= MOST_MATRICES
     assert len(stored_rounds) >= min(rounds, MOST_MATRICES // 2)
