@@ -360,9 +360,9 @@ def fleet_app(superlink: httpx.AsyncClient, quota: Quota) -> Starlette:
         if name == "push-messages" and stored and node is not None:
             quota.begin(node, PushMessagesRequest.FromString(body))
         # An answer without an order is empty.
-        if name == "pull-messages" and stored and answer.headers.get("content-length", "0") != "0":
-            if (signer := _signer(request.headers)) is not None:
-                quota.renew(signer)
+        has_order = stored and answer.headers.get("content-length", "0") != "0"
+        if name == "pull-messages" and has_order and (signer := _signer(request.headers)):
+            quota.renew(signer)
         return Answer(answer, deadline)
 
     async def refuse(

@@ -8,7 +8,7 @@ first second on. It ends the gate if Flower has taken the task back, because ano
 under way. Gates take turns with their imports: only one of those with the same FEDPROTO_TURNS, a
 file, imports at a time.
 
-This module imports only the standard library, which takes a tenth of a second.
+This module imports only the standard library, which takes 0.1 processor seconds.
 """
 
 from __future__ import annotations
