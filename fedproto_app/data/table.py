@@ -391,9 +391,9 @@ class TableFile(ABC):
             rows = None if len(faults) > _MOST_FAULTS else len(values)
             for style, note in self._styles(columns):
                 values, texts, faults, count = self._read(columns, style, missing_values)
+                notes = (*self.head.notes, note) if note else self.head.notes
                 if not faults:
                     break
-            notes = (*notes, note) if note else notes
             if len(faults) <= _MOST_FAULTS and rows not in (None, len(values)):
                 raise DataError(f"{self.head.where}: changed while it was read")
         if missing_values:
@@ -447,8 +447,8 @@ class TableFile(ABC):
         numbers: dict[int, list[Matrix]] = {place: [] for place in columns.values}
         texts: dict[int, list[Series]] = {place: [] for place in columns.texts}
         faults: list[Fault] = []
-        codes = [value_of(cell, "point") for cell in missing_values]
-        codes = [value for value in codes if value is not None]
+        meanings = (value_of(cell, "point") for cell in missing_values)
+        codes = [value for value in meanings if value is not None]
         count, rows = 0, 0
         for block in self.blocks(columns, style):
             rows += len(block)
@@ -469,12 +469,11 @@ class TableFile(ABC):
                     count += int(is_code.sum())
                     values = np.where(is_code, np.nan, values)
                 blocks.append(values)
-            for place, blocks in texts.items():
-                is_repeated = columns.clients is not None or bool(columns.joined)
+            is_repeated = columns.clients is not None or bool(columns.joined)
+            for place, parts in texts.items():
+                numbered_too = place in columns.joined
                 column = block[place]
-                blocks.append(
-                    _encoded(column, numbers=place in columns.joined) if is_repeated else column
-                )
+                parts.append(_encoded(column, numbers=numbered_too) if is_repeated else column)
             if len(faults) > _MOST_FAULTS:
                 break
         matrix = np.empty((rows, len(numbers)), order="F")

@@ -211,7 +211,7 @@ def test_months_in_columns_are_no_clients(tmp_path: Path) -> None:
 
 def test_a_unit_in_a_cell_is_named(tmp_path: Path) -> None:
     path = written(tmp_path, "time,a\n2024-01-01,10.2 kW\n2024-01-02,9 kW\n")
-    with pytest.raises(DataError, match="but 10.2 and a unit: .* leave 'kW' out of the cells"):
+    with pytest.raises(DataError, match=r"but 10\.2 and a unit: .* leave 'kW' out of the cells"):
         read(path, {"data.clients": "a"})
 
 

@@ -104,7 +104,7 @@ class CsvFile(TableFile):
         try:
             for block in _checked(text, self.head, self.delimiter, columns):
 
-                def parsed(block: bytes = block) -> DataFrame:
+                def parsed(block: bytes = block, kinds: dict[int, Any] = kinds) -> DataFrame:
                     return pd.read_csv(
                         BytesIO(block),
                         sep=self.delimiter,
