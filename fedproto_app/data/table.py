@@ -569,8 +569,12 @@ def _without_names(table: Table) -> Table:
     place = table.columns.times
     if place is None:
         return table
-    is_name = (table.texts[place].astype(str).str.strip() == table.head.names[place]).to_numpy()
-    if not table.head.names[place] or not is_name.any():
+    name, column = table.head.names[place], table.texts[place]
+    if not name or column.dtype.kind in "Mmiufb":
+        return table
+    spellings = [text for text in column.unique() if str(text).strip() == name]
+    is_name = column.isin(spellings).to_numpy()
+    if not is_name.any():
         return table
     first = table.row_of(int(is_name.argmax()))
     note = f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
