@@ -231,7 +231,7 @@ def on_scale(
     past, _ = layout.split(inputs)
     past[:] = past * factor + shift
     targets = np.where(windows.present, windows.targets * factor + shift, 0).astype(np.float32)
-    return replace(windows, inputs=inputs, targets=targets, scale=scale)
+    return replace(windows, make_inputs=lambda: inputs, targets=targets, scale=scale)
 
 
 def priors_alone(arrays: Arrays, kindred: Any) -> torch.Tensor:
