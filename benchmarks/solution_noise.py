@@ -67,7 +67,7 @@ class Borrower:
         samples, width = self.cohort.samples, learner.model.plain_width
         periods, is_young = samples.batch_counts[0], samples.is_young[0]
         self._families = list(learner._families(self._means, [], periods, is_young))
-        self._errors = self._errors_of(Candidates(self._families).fits)
+        self._errors = self._errors_of(Candidates(self._families))
         self._fits = Fits([self._means], learner.model, set(learner.section.penalties))
         penalty = torch.full((width,), RIDGE, dtype=torch.float64)
         plain = self._means.gram[:width, :width], self._means.moment[:width]
@@ -79,7 +79,7 @@ class Borrower:
         pairs = [(value, calendar) for value in penalties for calendar in penalties]
         toward = torch.from_numpy(target)[None, :, None]
         family: Family = next(self._fits.with_blocks(pairs, penalties[1:], toward))
-        both = zip(self._errors, self._errors_of(family.fits), strict=True)
+        both = zip(self._errors, self._errors_of(Candidates([family])), strict=True)
         validation, training = (torch.cat(errors) for errors in both)
         candidates = Candidates([*self._families, family])
         count = self.cohort.samples.is_validation[0].double().sum()
@@ -87,12 +87,12 @@ class Borrower:
         self.cohort.parameters[COEFFICIENTS][0].copy_(mixed.T)
         return self.client.error(learner, self.cohort) / self.alone
 
-    def _errors_of(self, fits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the validation and the training errors of fits."""
+    def _errors_of(self, candidates: Candidates) -> tuple[Tensor, Tensor]:
+        """Return the validation and the training errors of the candidates' fits."""
         count = self.cohort.samples.is_validation[0].double().sum().clamp(min=1)
-        squared = self._learner._squared_errors(self.cohort, 0, fits)
+        squared = self._learner._squared_errors(self.cohort, 0, candidates)
         squares = self._context.squares[0]
-        return squared / count, self._learner._training_errors(self._means, squares, fits)
+        return squared / count, self._learner._training_errors(self._means, squares, candidates.fits)
 
     def with_priors(self, guidance: Arrays) -> float:
         """Return the error with what Kindred's server sends, relative to that alone."""
