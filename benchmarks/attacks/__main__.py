@@ -1,4 +1,4 @@
-"""The tables of docs/robust.md: errors under attack, by method, attack and rule.
+"""The tables of docs/robust.md and docs/attacks: errors under attack, by method, attack and rule.
 
     python -m benchmarks.attacks [STUDY …] [--page]
 
