@@ -10,6 +10,7 @@ import numpy as np
 
 from fedproto_app.core.clients import ClientFacts
 from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.round import Round
 from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.settings import settings_from
@@ -88,7 +89,7 @@ def _one_round(
     right = float(np.mean([labels[key] == truth[key.client] for key in keys]))
     alpha = 1 - 1 / (number - 2)
     log.figures = {"rand_index": right, "forgetting_factor": alpha, "clusters": float(groups)}
-    history.add(number, labels, matrix, alpha, right)
+    history.add(Round(number, federation.members.facts), labels, matrix, alpha)
     for result in federation.history.results.values():
         good = 0.9 - 0.5 / number + float(draws.normal(0, 0.04))
         if "regression" in federation.settings.task:
