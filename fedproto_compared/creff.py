@@ -50,14 +50,14 @@ _NO_BIAS = 1e-9  # added to biases: p of an image whose gradient is practically 
 
 
 def logits(classifier: Tensor, features: Tensor) -> Tensor:
-    """Return the logits […, C]. classifier: [C, d + 1]; features: […, d]."""
+    """Return the logits […, C]. classifier: [C, d + 1]. features: […, d]."""
     return functional.linear(features, classifier[:, :-1], classifier[:, -1])
 
 
 def class_gradient(classifier: Tensor, features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the gradient of cross-entropy at the classifier, for images of one class.
 
-    classifier: [C, d + 1]; features: […, m, d]; labels: […], the class of each m images; weights:
+    classifier: [C, d + 1]. features: […, m, d]. labels: […], the class of each m images. weights:
     […, m], of the images in the mean, summing to 1. Returns […, C, d + 1], the sum over the images
     of w·(p − e_c) ⊗ (feature, 1).
     """
@@ -81,7 +81,7 @@ def matched_features(
 ) -> tuple[Tensor, Tensor]:
     """Take steps of gradient descent on Σ_c D(gradient of the features of class c, target_c).
 
-    features: [n, m, d] of n classes; labels: [n]; target: [n, C, d + 1]. Returns the new features
+    features: [n, m, d] of n classes. labels: [n]. target: [n, C, d + 1]. Returns the new features
     and, [2], the sum of D before the first step and before the last.
     """
     weights = features.new_full(features.shape[:2], 1 / features.shape[1])
@@ -107,7 +107,7 @@ def retrained(
 ) -> Tensor:
     """Return the classifier after epochs of SGD on cross-entropy: [C, d + 1].
 
-    features: [n, d]; labels: [n]. The generator draws the order of each epoch.
+    features: [n, d]. labels: [n]. The generator draws the order of each epoch.
     """
     inputs = _with_ones(features)
     targets = functional.one_hot(labels, len(classifier)).to(inputs.dtype)
@@ -187,7 +187,7 @@ CLASSIFIER = "retrained-classifier"  # down: φ [C, d + 1]
 
 
 class GradientContext(Context):
-    """gradients: [K, C, C, d + 1], 0 for a class without images; present: [K, C] bool."""
+    """gradients: [K, C, C, d + 1], 0 for a class without images. present: [K, C] bool."""
 
     def __init__(self, gradients: Tensor, present: Tensor) -> None:
         self.gradients, self.present = gradients, present

@@ -159,7 +159,7 @@ def _joined(
 def _at_times_of(
     client: ClientWindows, member: ClientWindows, layout: WindowLayout
 ) -> NDArray[np.float32]:
-    """Return the member's windows at the client's times, [n, v]; 0, its train mean, if missing."""
+    """Return the member's windows at the client's times, [n, v], 0 (its train mean) if missing."""
     aligned = np.zeros((len(client.targets), layout.values), np.float32)
     values, _ = layout.split(member.inputs)
     # The last sample ends where its series ends, so the ends give the shift between two series.

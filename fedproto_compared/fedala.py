@@ -33,7 +33,7 @@ from fedproto_app.tasks.task import AnyTask
 
 # FedALA's mixture of a client's local model and the received model (Zhang et al., AAAI 2023).
 #
-# Models are dictionaries of tensors, [K, …] each; K clients, W of the shapes of the parameters.
+# Models are dictionaries of tensors, [K, …] each, for K clients. W has the parameters' shapes.
 
 
 def mixed(
@@ -139,7 +139,7 @@ class FedAlaLearner(SoloLearner):
         return {}
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
-        """Return the mixture with the received model; the stored W does not change."""
+        """Return the mixture with the received model. The stored W does not change."""
         model = {name: v for name, v in cohort.parameters.items() if self.is_shared(name)}
         return {**model, **mixed(self._local_model(cohort), model, self._learned(cohort))}
 
@@ -171,7 +171,7 @@ class FedAlaLearner(SoloLearner):
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Return W after a step on each of the client's chosen batches, and the mean loss [K].
 
-        The batches and their order are the same in all epochs of a round. learns: [K] bool; the
+        The batches and their order are the same in all epochs of a round. learns: [K] bool. The
         other clients' W does not change.
         """
         local, received = self._local_model(cohort), cohort.parameters

@@ -149,7 +149,7 @@ def member(parameters: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 # k-means whose clusters have a smallest size (Bradley, Bennett and Demiriz, MSR-TR-2000-65).
 #
 # Assigning points to fixed centres is a transport problem. Each cluster has as many places as its
-# smallest size; points without such a place go to their nearest centre.
+# smallest size, and points without such a place go to their nearest centre.
 
 Points = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -11,7 +11,7 @@ prototypes, or, with ``fedpcl.prototypes = "multiple"``, every client's prototyp
 
 A series has no classes: the phases of its period take their place, so a prototype is B × d_r
 values, and the server uses the latest prototype of every client. For images and sequences it uses
-the prototypes of the round's clients; a class that none of them has keeps its last mean.
+the prototypes of the round's clients, and a class that none of them has keeps its last mean.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class FedPclLearner(ContrastLearner[PeriodContext, ForecastingTask]):
         return PeriodContext(len(cohort.names), received, supervised=self.section.supervised)
 
     def contrast(self, representation: Tensor, batch: Batch, context: PeriodContext) -> Tensor:
-        """[k]; 0, without a gradient, until prototypes arrive."""
+        """Return the loss, [k], which is 0 without a gradient until prototypes arrive."""
         context.own.add(representation.detach(), batch.age)
         if context.received is None:
             return 0 * representation.sum(dim=(1, 2))
@@ -195,7 +195,7 @@ class FedPclClassesLearner(
         return ClassesContext(*self._received(guidance), supervised=self.section.supervised)
 
     def contrast(self, representation: Tensor, batch: Any, context: ClassesContext) -> Tensor:
-        """[k]; 0, without a gradient, until prototypes arrive."""
+        """Return the loss, [k], which is 0 without a gradient until prototypes arrive."""
         if not len(context.prototypes):
             return 0 * representation.sum(dim=(1, 2))
         return class_contrast(
@@ -306,7 +306,7 @@ def prototype_contrast(representation: Tensor, prototypes: Tensor, temperature: 
     Row b should be similar to row b of each prototype and dissimilar to its other rows: the mean
     over b and m of
         −log( exp(cos(r_b, P_m,b) / τ) / Σ_j exp(cos(r_b, P_m,j) / τ) ).
-    representation: [K, B, D]; prototypes: [M, B, D], of M clients, or M = 1 of all. Returns [K].
+    representation: [K, B, D]. prototypes: [M, B, D], of M clients, or M = 1 of all. Returns [K].
     """
     scaled = _cosines(representation, prototypes) / temperature  # (K, B, M, B)
     matching = scaled.diagonal(dim1=1, dim2=3)  # (K, M, B)
@@ -328,8 +328,8 @@ def class_contrast(
     prototypes that have its class, of
         −log( exp(cos(r_b, P_m,y_b) / τ) / Σ_c exp(cos(r_b, P_m,c) / τ) ), c the classes in m.
 
-    representation: [K, B, D]; labels, present: [K, B]; prototypes: [M, C, D], of M clients, or
-    M = 1 of all; has_prototype: [M, C] bool, the classes of each set, at least one. A sample adds 0
+    representation: [K, B, D]. labels, present: [K, B]. prototypes: [M, C, D], of M clients, or
+    M = 1 of all. has_prototype: [M, C] bool, the classes of each set, at least one. A sample adds 0
     if no set has its class. Returns [K].
     """
     scaled = _cosines(representation, prototypes) / temperature  # (K, B, M, C)
@@ -344,7 +344,7 @@ def class_contrast(
 def class_likeness(representation: Tensor, prototypes: Tensor, has_prototype: Tensor) -> Tensor:
     """Return the cosine with the most similar prototype of each class, [K, n, D] → [K, n, C].
 
-    prototypes: [M, C, D]; has_prototype: [M, C] bool. −∞ for a class without a prototype.
+    prototypes: [M, C, D]. has_prototype: [M, C] bool. −∞ for a class without a prototype.
     """
     cosines = _cosines(representation, prototypes)
     return cosines.masked_fill(~has_prototype, -torch.inf).amax(dim=2)

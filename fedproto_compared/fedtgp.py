@@ -62,7 +62,7 @@ def generated(network: Network) -> Tensor:
 def adaptive_margin(prototypes: Tensor, labels: Tensor, threshold: float) -> float:
     """Return δ, the largest distance of two classes' mean prototypes, at most the threshold τ.
 
-    prototypes: [n, D]; labels: [n]. 0 where all are of one class.
+    prototypes: [n, D]. labels: [n]. The margin is 0 where all are of one class.
     """
     classes = sorted(set(labels.tolist()))
     means = torch.stack([prototypes[labels == label].mean(dim=0) for label in classes])
@@ -77,7 +77,7 @@ def contrastive_loss(
     φ is the distance of a received prototype to each generated prototype. The distance to its own
     class's is lengthened by the margin.
 
-    generated_prototypes: [C, D]; prototypes: [n, D]; labels: [n].
+    generated_prototypes: [C, D]. prototypes: [n, D]. labels: [n].
     """
     distances = _distances(prototypes, generated_prototypes)  # (n, C)
     lengthened = margin * functional.one_hot(labels, len(generated_prototypes))
@@ -96,7 +96,7 @@ def trained(
 ) -> tuple[dict[str, Tensor], float]:
     """Return the network after epochs of SGD on the prototypes, and the last epoch's mean loss.
 
-    prototypes: [n, D]; labels: [n]. The generator draws the order of each epoch.
+    prototypes: [n, D]. labels: [n]. The generator draws the order of each epoch.
     """
     after, losses = dict(network), [0.0]
     for _ in range(epochs):
@@ -115,7 +115,7 @@ def trained(
 
 
 def _distances(first: Tensor, second: Tensor) -> Tensor:
-    """Return Euclidean distances, [n, D], [m, D] → [n, m]; gradient 0 at equal points."""
+    """Return Euclidean distances, [n, D], [m, D] → [n, m], with gradient 0 at equal points."""
     return torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist")
 
 

@@ -115,7 +115,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         }
 
     def _choices(self, fitted: Fitted, round_: Round) -> dict[ClientKey, NDArray[np.bool_]]:
-        """Return the clusters of each client, [C] bool; refuse clients that send anything else."""
+        """Return the clusters of each client, [C] bool, refusing clients that send other values."""
         number = self.section.choices
         choices = {}
         for key, reply in fitted.items():
@@ -130,8 +130,8 @@ class IfcaStrategy(ClusteredHeadStrategy):
         return choices
 
     def _note(self, round_: Round) -> None:
-        """Record the round of the connected clients; with several clusters a client, no Rand
-        index."""
+        """Record the round of the connected clients, without a Rand index if a client has several
+        clusters."""
         connected = set(self.federation.members.clients())
         keys = [key for key in self._chosen if key in connected]
         round_.figures["clusters"] = float(len(self._heads))

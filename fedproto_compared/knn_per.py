@@ -5,7 +5,7 @@ Clients train FedAvg's model. For evaluation a client remembers the shared encod
 of its train samples, up to a limit, and predicts
     λ·(prediction of the k nearest) + (1 − λ)·(prediction of the shared model)
 where a neighbour has weight exp(−distance). It chooses k and λ by the loss on its validation
-samples. The memory never leaves the client; it is saved with its model, for forecasts.
+samples. The memory never leaves the client and is saved with its model, for forecasts.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def nearest(
 ) -> tuple[Tensor, Tensor]:
     """Return the distances of the nearest remembered vectors, [K, B, m] float64, and their places.
 
-    queries: [K, B, D]; memory: [K, M, D]; counts: [K], each client's filled places. The nearest
-    comes first; with too few vectors the distance is infinite. m = min(most_neighbours, M).
+    queries: [K, B, D]. memory: [K, M, D]. counts: [K], each client's filled places. The nearest
+    comes first, and with too few vectors the distance is infinite. m = min(most_neighbours, M).
     """
     empty = torch.arange(memory.shape[1], device=memory.device) >= counts.unsqueeze(1)  # (K, M)
     remembered, nearest_of_chunks = memory.double(), []
@@ -120,8 +120,8 @@ _NEVER_ZERO = 1e-12  # of a probability whose logarithm is taken
 class Memory:
     """The remembered samples of K clients, and how they use them.
 
-    vectors: [K, M, D]; targets: labels [K, M], or numbers [K, M, H]; samples: [K], how many of the
-    M places are filled; neighbours: [K], k; share: [K], λ, the neighbours' part in the answer.
+    vectors: [K, M, D]. targets: labels [K, M], or numbers [K, M, H]. samples: [K], how many of the
+    M places are filled. neighbours: [K], k. share: [K], λ, the neighbours' part in the answer.
     """
 
     vectors: Tensor
@@ -217,7 +217,7 @@ class Examples(NamedTuple):
 
 
 class KnnPerLearner(FedAvgLearner):
-    """FedAvg's training, and a memory per client; subclasses define the remembered samples."""
+    """FedAvg's training, and a memory per client. Subclasses define the remembered samples."""
 
     section: KnnPerSettings  # type: ignore[assignment]
     needs_representation = True
@@ -265,7 +265,7 @@ class KnnPerLearner(FedAvgLearner):
         )
 
     def _chosen(self, memory: Memory, examples: Examples, answers: Tensor) -> Memory:
-        """Return the memory with the k and λ of least validation loss; ties take the smaller."""
+        """Return the memory with the k and λ of least validation loss, the smaller in a tie."""
         model = self.model
         distances, places = nearest(
             examples.vectors, memory.vectors, memory.samples, max(NEIGHBOURS)
@@ -321,7 +321,7 @@ class KnnPerVectorsLearner(KnnPerLearner):
 
 
 class KnnPerForecastLearner(KnnPerLearner):
-    """kNN-Per for forecasts; samples with a missing target are not remembered."""
+    """kNN-Per for forecasts, which does not remember samples with a missing target."""
 
     task: ForecastingTask
 

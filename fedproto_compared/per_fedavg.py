@@ -46,7 +46,7 @@ class Pair:
 
 
 def pairs_of(batches: Iterator[Any]) -> Iterator[Pair]:
-    """Yield an epoch's batches in pairs; a client's odd last batch is left out."""
+    """Yield an epoch's batches in pairs, leaving out a client's odd last batch."""
     for first in batches:
         second = next(batches, None)
         if second is None:

@@ -23,7 +23,7 @@ def draw_moves(count: int, size: Sequence[int], flip: bool, generator: torch.Gen
 def moved(pixels: Tensor, moves: Tensor) -> Tensor:
     """Each image shifted over a black border, and mirrored where its move says so.
 
-    pixels: [k, B, C, H, W]; moves: [k, B, 3], down and right from 0 to twice the border, mirror.
+    pixels: [k, B, C, H, W]. moves: [k, B, 3], down and right from 0 to twice the border, mirror.
     """
     height, width = pixels.shape[-2:]
     down, right = height // BORDER_SHARE, width // BORDER_SHARE

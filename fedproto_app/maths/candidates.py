@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 # The share of a fit's training error added to its validation error. A short validation part may be
-# one easy day; without this share, fits that suit only that day had nearly all of the weight.
+# one easy day, and without this share, fits that suit only that day had nearly all of the weight.
 TRAINING_SHARE = 0.1
 
 
@@ -45,7 +45,7 @@ class Candidates:
     def mean(self, validation: Tensor, training: Tensor, samples: Tensor, eta: float) -> Tensor:
         """Return the weighted mean of the fits, […].
 
-        validation, training: the mean squared errors, [C]; samples, eta: as in `shares`. Without
+        validation, training: the mean squared errors, [C]. samples, eta: as in `shares`. Without
         validation samples, the prior weights decide alone.
         """
         errors = validation + TRAINING_SHARE * training
@@ -62,9 +62,9 @@ def shares(errors: Tensor, samples: Tensor, eta: float, prior: Tensor) -> Tensor
     """Return the weights of C candidates by exponential weighting, [C].
 
     prior · exp(−η · n/2 · (error / least error − 1)), scaled to sum 1. For η = 1 this is the
-    likelihood of n samples under normal errors of the best candidate's variance; a smaller η trusts
-    few samples less.
-    errors: [C], NaN for a candidate that failed; samples: n; prior: [C].
+    likelihood of n samples under normal errors of the best candidate's variance, and a smaller η
+    trusts few samples less.
+    errors: [C], NaN for a candidate that failed. samples: n. prior: [C].
     """
     errors = errors.double().nan_to_num(nan=torch.inf).clamp(min=1e-12)
     excess = errors / errors.min() - 1

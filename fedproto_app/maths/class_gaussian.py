@@ -27,7 +27,7 @@ OfClasses = tuple[Tensor, Tensor]  # Σ_c x [..., C, D] and n_c [..., C]
 
 
 class LabelledVectors(NamedTuple):
-    """features: [K, n, D]; labels: [K, n]; present: [K, n], 0 where there is no sample."""
+    """features: [K, n, D]. labels: [K, n]. present: [K, n], 0 where there is no sample."""
 
     features: Tensor
     labels: Tensor
@@ -38,7 +38,7 @@ class OwnScatter(NamedTuple):
     """The scatter around each client's own class means, added up over the clients.
 
     scatter: W = Σ_k (G_k − Σ_c M_kc M_kcᵀ / n_kc) [..., D, D]. holders: how many clients have
-    samples of each class [..., C]; a client whose samples count for a share adds that share.
+    samples of each class [..., C]. A client whose samples count for a share adds that share.
     """
 
     scatter: Tensor
@@ -46,7 +46,7 @@ class OwnScatter(NamedTuple):
 
 
 class ClassSums(NamedTuple):
-    """gram: Σ x xᵀ [..., D, D]; moment: Σ_c x [..., C, D]; counts: n_c [..., C]."""
+    """gram: Σ x xᵀ [..., D, D]. moment: Σ_c x [..., C, D]. counts: n_c [..., C]."""
 
     gram: Tensor
     moment: Tensor
@@ -141,7 +141,7 @@ def class_means(moment: Tensor, counts: Tensor) -> Tensor:
 
 
 def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
-    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I; NaN without one.
+    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I, NaN without one.
 
     S is the covariance within classes, λ = 3 · penalty · r / n: as if there were 3 · penalty · r
     more samples whose features all vary alike. r is the number of `directions` that features vary
@@ -210,7 +210,7 @@ def discriminant(
 ) -> tuple[Tensor, Tensor]:
     """Return weight [..., D, C] and offset [..., C]: log p(x | c) = x·weight + offset + common.
 
-    factor: of S_λ, [D, D] for all or [K, D, D]; centre: m [D] or [K, D]; means: µ_c [..., C, D];
+    factor: of S_λ, [D, D] for all or [K, D, D]. centre: m [D] or [K, D]. means: µ_c [..., C, D].
     has_samples: [..., C] bool, the classes with samples. weight = S_λ⁻¹ (µ_c − m), offset =
     −½ (µ_c + m)ᵀ S_λ⁻¹ (µ_c − m): subtracting m drops a term common to all classes and keeps the
     numbers small. Classes without samples have weight 0 and offset UNKNOWN_CLASS.
@@ -227,7 +227,7 @@ def discriminant(
 
 
 def log_prior(counts: Tensor) -> Tensor:
-    """Return the logarithm of the classes' shares of counts [..., C]; UNKNOWN_CLASS for 0."""
+    """Return the logarithm of the classes' shares of counts [..., C], or UNKNOWN_CLASS for 0."""
     shares = counts / counts.sum(dim=-1, keepdim=True).clamp(min=1e-9)
     return torch.where(counts > 0, shares.clamp(min=1e-300).log(), UNKNOWN_CLASS)
 

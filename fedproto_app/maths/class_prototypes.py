@@ -1,7 +1,7 @@
 """Prototypes of classes: means, moving averages and the nearest (GLDP, eqs. 6, 9, 11 and 13).
 
 Shapes: K clients, B images, C classes, D width of the representation. Prototypes are [K, C, D] with
-a row for every class; `has_prototype` [K, C] bool marks the valid rows.
+a row for every class, and `has_prototype` [K, C] bool marks the valid rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def class_means(
 ) -> tuple[Tensor, Tensor]:
     """Return C_n, each class's mean representation (GLDP, eq. 6), and T_n, its number of images.
 
-    representation: [K, B, D]; labels: [K, B]; present: [K, B], 0 for an image that does not count.
+    representation: [K, B, D]. labels: [K, B]. present: [K, B], 0 for an image that does not count.
     Returns [K, C, D] with gradient, zeros for a class without images, and [K, C] float.
     """
     member = functional.one_hot(labels, classes).to(representation.dtype) * present.unsqueeze(2)
@@ -30,7 +30,7 @@ def moving_average(
 ) -> tuple[Tensor, Tensor]:
     """Return β·old + (1 − β)·new (GLDP, eqs. 9 and 11). A class on one side only is unchanged.
 
-    old, new: […, C, D]; old_known, new_known: […, C] bool. Returns the same two, updated.
+    old, new: […, C, D]. old_known, new_known: […, C] bool. Returns the same two, updated.
     """
     averaged = memory * old + (1 - memory) * new
     in_both = (old_known & new_known).unsqueeze(-1)
@@ -41,7 +41,7 @@ def moving_average(
 def nearest_prototype(representation: Tensor, prototypes: Tensor, has_prototype: Tensor) -> Tensor:
     """Return the class whose prototype is nearest (GLDP, eq. 13): [K, n, D] → [K, n].
 
-    The distance is Euclidean; ties go to the lowest class. −1 for a client without prototypes.
+    The distance is Euclidean, and ties go to the lowest class. −1 for a client without prototypes.
     """
     distance = torch.cdist(
         representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist"

@@ -172,7 +172,7 @@ def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:
     return by_first_appearance(labels.astype(np.int64))
 
 
-# The clusters of one round matched with those of another: a "cluster c" has a head over the rounds
+# The clusters of one round matched with another round's: a "cluster c" has a head over the rounds
 # (Fed-REACT, Algorithm 2, lines 10 to 12), but each clustering numbers its clusters from scratch.
 
 ABSENT = -1  # the label of an absent client

@@ -49,8 +49,8 @@ def pairwise_divergence(prototypes: Tensor) -> Tensor:
 
     prototypes: [N, B, d], finite.
     Returns [N, N] float32 in nats, 0 ... ln 2: bitwise symmetric, exactly 0 for equal prototypes.
-    The largest error measured against float64 is 8e-7, with sharply peaked rows; nearly uniform
-    rows err by less than 1e-7. Runs on `pool_size` threads.
+    The largest error measured against float64 is 8e-7, with sharply peaked rows, while nearly
+    uniform rows err by less than 1e-7. Runs on `pool_size` threads.
     """
     return update_divergence(None, prototypes, range(len(prototypes)))
 
@@ -123,7 +123,7 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
 def divergence_from(prototypes: Tensor, others: Tensor) -> Tensor:
     """Return the divergence of each prototype from each of the others, [N, M] float32.
 
-    prototypes: [N, B, d]; others: [M, B, d]. Each is as in `pairwise_divergence`.
+    prototypes: [N, B, d]. others: [M, B, d]. Each is as in `pairwise_divergence`.
     """
     clients = len(prototypes)
     halves = np.concatenate([_scaled_halves(prototypes), _scaled_halves(others)])
@@ -142,7 +142,7 @@ def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta:
 
     divergence: [N, N], symmetric.
     kind: "percentile" takes β (0 ... 100) as a percentile of the divergences of all pairs of two
-        different clients, linearly interpolated; "absolute" takes it as nats.
+        different clients, linearly interpolated, and "absolute" takes it as nats.
     A single client has no pairs. Its percentile is 0.
     """
     if kind == "absolute":
@@ -167,7 +167,7 @@ def contrast_prototypes(
     its complement NC_n. A client is always in its own PC_n, as its divergence from itself is 0.
 
     prototypes: [N, B, d]. divergence: [N, N]. beta_value: nats, ≥ 0.
-    chosen: K clients, in the order of the result; None = all.
+    chosen: K clients, in the order of the result. None = all.
     places: [N] in 0 ... 1, the clients' places on a circle, for a control: PC_n then has the same
         size as by divergence, but its members are the clients nearest to n on the circle.
     combine: a replacement for the mean of the members (`trust/averaging.py`).

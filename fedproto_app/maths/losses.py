@@ -25,7 +25,7 @@ def proximal_term(
 ) -> Tensor:
     """Return FedProx's term µ/2 · ‖w − w_global‖² per client (Li et al. 2020, eq. 2).
 
-    parameters: [K, …] each; anchor: the global model, without the client axis. Returns [K].
+    parameters: [K, …] each. anchor: the global model, without the client axis. Returns [K].
     """
     squares = [
         (parameters[name] - value).square().flatten(start_dim=1).sum(dim=1)

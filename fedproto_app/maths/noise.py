@@ -21,7 +21,7 @@ def noisy(prototype: Tensor, kind: Noise, scale: float, generator: torch.Generat
 
     kind: "laplace" = Laplace(0, scale), "gaussian" = N(0, scale²), "exponential" = exponential
         with mean scale (never negative).
-    generator: on the prototype's device; its state decides the noise.
+    generator: on the prototype's device. Its state decides the noise.
     """
     match kind:
         case "laplace":  # the difference of two exponentials

@@ -14,7 +14,7 @@ from torch.optim.sgd import sgd
 class CohortOptimizer(ABC):
     """Updates parameters with a leading client axis.
 
-    state: what a client keeps between rounds, {kind: {parameter: [K, …]}}; zero at first.
+    state: what a client keeps between rounds, {kind: {parameter: [K, …]}}, zero at first.
     """
 
     state: dict[str, dict[str, Tensor]]
@@ -84,7 +84,7 @@ class CohortAdam(CohortOptimizer):
     ) -> None:
         """Take torch's step for these clients.
 
-        counts: steps so far by parameter, one number or, if not fused, one per client; the call
+        counts: steps so far by parameter, one number or, if not fused, one per client. The call
         increments them.
         """
         adam(
@@ -108,7 +108,7 @@ class CohortAdam(CohortOptimizer):
 
 
 class CohortSGD(CohortOptimizer):
-    """SGD with momentum and weight decay, as torch's: b ← m·b + (g + d·w); w ← w − η·b."""
+    """SGD with momentum and weight decay, as torch's: b ← m·b + (g + d·w), then w ← w − η·b."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class CohortSGD(CohortOptimizer):
 
 
 class TimeSmoothed(CohortOptimizer):
-    """Time-smoothed gradients (DTSSGD; Aydore, Zhu, Foster, NeurIPS 2019) for another optimiser.
+    """Time-smoothed gradients (DTSSGD, Aydore, Zhu, Foster, NeurIPS 2019) for another optimiser.
 
     With window w and factor γ, a client's step t hands on
 

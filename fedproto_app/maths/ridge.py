@@ -19,7 +19,7 @@ _NONE = 1e-30  # absolute, for the sums of no sample
 def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return XᵀX [..., d, d] and XᵀY [..., d, t] of X [..., n, d] and Y [..., n, t].
 
-    weights: [..., n] of the samples; 0 leaves a sample out.
+    weights: [..., n] of the samples, where 0 leaves a sample out.
     """
     regressors = regressors.double()
     weighed = (regressors * weights.double().unsqueeze(-1)).transpose(-1, -2)
@@ -54,8 +54,8 @@ def solve(
 ) -> Tensor:
     """Return the W that minimises ‖Y − XW‖² + Σ_i penalty_i · ‖W_i − toward_i‖², [..., d, t].
 
-    gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; penalty > 0, for all regressors or for each,
-    [..., d]; toward: shaped as moment. Solves (XᵀX + P) W = XᵀY + P · toward with the diagonal
+    gram: XᵀX [..., d, d]. moment: XᵀY [..., d, t]. penalty > 0, for all regressors or for each,
+    [..., d]. toward: shaped as moment. Solves (XᵀX + P) W = XᵀY + P · toward with the diagonal
     matrix P of the penalties. W is NaN if XᵀX + P is not positive definite, which it is for true
     sums.
     """
@@ -72,7 +72,7 @@ class Eliminated:
     """A ridge problem whose last regressors share one penalty and have been eliminated.
 
     The Schur complement leaves a smaller problem in the first p regressors, so that trying many
-    penalties for them is cheap. gram: XᵀX [..., d, d]; moment: XᵀY [..., d, t]; first: p; penalty:
+    penalties for them is cheap. gram: XᵀX [..., d, d]. moment: XᵀY [..., d, t]. first: p. penalty:
     for the eliminated regressors, infinite to leave them out.
     """
 
@@ -91,7 +91,7 @@ class Eliminated:
     def solve(self, penalties: Tensor, toward: Tensor) -> Tensor:
         """Return the solutions for all penalties and targets of the first regressors.
 
-        penalties: [c, p]; toward: k targets, [k, p, t]. The eliminated regressors are drawn to 0.
+        penalties: [c, p]. toward: k targets, [k, p, t]. The eliminated regressors are drawn to 0.
         Returns [..., c, k, d, t].
         """
         targets, steps = len(toward), toward.shape[2]
@@ -129,9 +129,9 @@ def sums_fault(
 ) -> str | None:
     """Return why these cannot be sums over so many samples, or None.
 
-    gram: A = XᵀX [..., d, d]; moment: B = XᵀY [..., d, t], float64 of what travelled in float32;
-    largest: the largest mean square of a regressor; target_squares: the largest sum of the squares
-    of one target.
+    gram: A = XᵀX [..., d, d]. moment: B = XᵀY [..., d, t]. Both are float64, but travelled in
+    float32. largest: the largest mean square of a regressor. target_squares: the largest sum of the
+    squares of one target.
 
     True sums have bᵀA⁻¹b ≤ Σ y² for each column b of B, because the fit explains no more than there
     is. This bounds all products with the targets together. On the scale where A has the diagonal 1,

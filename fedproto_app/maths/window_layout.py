@@ -24,7 +24,7 @@ class Blocks:
 
     close: [..., c], the newest values, oldest first. lagged: [..., Q, H], for each distance,
     longest first, the values so far before each of the H targets. times: [..., j], numbers of the
-    first target's time, from which `beside` is derived.
+    first target's time, which `beside` turns into a calendar.
     """
 
     layout: WindowLayout
@@ -33,7 +33,7 @@ class Blocks:
     times: Tensor
 
     def beside(self, ahead: int = 0, *, constant: bool = False) -> Tensor:
-        """Return what is known in advance of the target `ahead` steps after the first, [..., m].
+        """Return the values known in advance of the target `ahead` steps after the first, [..., m].
 
         It is the calendar: 1 in the columns of the target's phase and of its day of the week, else
         0. constant: whether samples without a calendar have a 1 instead, [..., 1], so that a linear

@@ -8,7 +8,7 @@ Then the maximum over time and a linear layer.
 
 Internally, a client's features are rows [K, T·B, C], step by step. A step's past is then a slice in
 memory, and a convolution is three matrix products. That is twice as fast on a CPU as
-`torch.nn.functional.conv1d`; nearly all the time goes into the products.
+`torch.nn.functional.conv1d`, and nearly all the time goes into the products.
 Kernels are stored as [tap, in, out], the oldest tap first.
 """
 
@@ -157,7 +157,7 @@ def _kernels(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 def _convolve(rows: Tensor, kernel: Tensor, bias: Tensor, shift: int) -> Tensor:
     """Apply causal convolution and leaky ReLU. The newest tap sees row n, the next n − shift, ….
 
-    rows: [K, N, in], 0 before the first; kernel: [K, taps, in, out]; bias: [K, out]. Returns
+    rows: [K, N, in], 0 before the first. kernel: [K, taps, in, out]. bias: [K, out]. Returns
     [K, N, out].
     """
     newest, *older = reversed(kernel.unbind(1))

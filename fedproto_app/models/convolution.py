@@ -87,7 +87,7 @@ def each_client(
 
 
 def _merged(features: Tensor) -> Tensor:
-    """Merge clients and channels: [K, B, C, H, W] → [B, K·C, H, W]; a view after `_parted`."""
+    """Merge clients and channels: [K, B, C, H, W] → [B, K·C, H, W], a view after `_parted`."""
     return features.transpose(0, 1).flatten(1, 2)
 
 

@@ -64,7 +64,7 @@ class Forecaster(LinearHeadModel):
 def projector_parameters(
     representation_dim: int, prototype_dim: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return one client's initial projector d_r → d_p, without the client axis; none if d_p = 0."""
+    """Return one client's first projector d_r → d_p, without the client axis, {} if d_p = 0."""
     if not prototype_dim:
         return {}
     drawn = linear_parameters(representation_dim, prototype_dim, generator)
@@ -72,7 +72,7 @@ def projector_parameters(
 
 
 def project(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-    """Return r' = pr(r): [K, B, d_r] → [K, B, d_p]; without a projector r' = r (P)."""
+    """Return r' = pr(r): [K, B, d_r] → [K, B, d_p]. Without a projector r' = r (P)."""
     if PROJECTOR + "weight" not in parameters:
         return representation
     return linear(parameters, PROJECTOR, representation)

@@ -2,7 +2,7 @@
 
 Every parameter has a leading client axis, [K, …]. The equations follow `torch.nn.GRU`
 (Cho et al. 2014), gates in its order reset, update, new. Matrices are stored as [in, out], the
-transpose of torch's. Their gradients are then contiguous; otherwise fused Adam would make a copy as
+transpose of torch's. Their gradients are then contiguous. Otherwise fused Adam would make a copy as
 expensive as the step itself.
 """
 

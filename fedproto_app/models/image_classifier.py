@@ -46,7 +46,7 @@ def small_cnn_parameters(
 
 
 def small_cnn(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """Return the representation [K, B, C, H, W] → [K, B, D]; parameters under prefix."""
+    """Return the representation [K, B, C, H, W] → [K, B, D] with the parameters under prefix."""
     blocks = prefix + BLOCK
     if inputs.device.type != "cpu":  # one client at a time would leave it idle
         features = _cnn_features(parameters, blocks, inputs)
@@ -142,7 +142,7 @@ def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Te
 
 
 class SmallCnnClassifier(LinearHeadModel):
-    """The small CNN on images [K, B, C, H, W]; width: channels of its first layer."""
+    """The small CNN on images [K, B, C, H, W]. width: channels of its first layer."""
 
     never_negative = True
 
@@ -165,7 +165,7 @@ class SmallCnnClassifier(LinearHeadModel):
 
 
 class ResNetClassifier(LinearHeadModel):
-    """ResNet-18 on images [K, B, C, H, W]; D is always 512."""
+    """ResNet-18 on images [K, B, C, H, W], where D is always 512."""
 
     never_negative = True
 

@@ -55,7 +55,7 @@ class ModuleShape:
 
 @dataclass(frozen=True)
 class Parts:
-    """A module's children `encoder` and `head`; without both, the module itself is the encoder."""
+    """A module's children `encoder` and `head`. Without both, the module itself is the encoder."""
 
     encoder: nn.Module
     head: nn.Module
@@ -124,7 +124,7 @@ def check_same_start(module: nn.Module, second_module: nn.Module) -> None:
 
 
 def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
-    """Try the module on noise; return D, the width of its representation.
+    """Try the module on noise, and return D, the width of its representation.
 
     Its parameters are perturbed first, because a head that starts at 0 would hide the encoder.
     """
@@ -159,7 +159,7 @@ def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
 
 
 def _noise(shape: ModuleShape, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return random samples as the task passes them; of sequences the second is shorter."""
+    """Return random samples as the task passes them. The second sequence is shorter."""
     samples = torch.randn(SAMPLES, *shape.sample, generator=generator)
     if not shape.has_lengths:
         return (samples,)

@@ -57,7 +57,7 @@ def lstm_last_hidden(
 
 
 def _client_last_hidden(client: tuple[Tensor, ...], inputs: Tensor, lengths: Tensor) -> Tensor:
-    """Return one client's last hidden states, [B, T, d], [B] → [B, H]; parameters as in NAMES."""
+    """Return a client's last hidden states, [B, T, d], [B] → [B, H]. Parameters: as in NAMES."""
     weight_ih, weight_hh, bias_ih, bias_hh = client
     start = inputs.new_zeros(1, len(inputs), len(weight_hh))
     states, _, _ = torch.lstm(

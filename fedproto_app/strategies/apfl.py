@@ -2,7 +2,7 @@
 
 A client trains its copy w of the global model and a personal model v, and predicts with their
 mixture v̄ = α·v + (1 − α)·w. Its v learns from the loss at v̄ with w held fixed, and so does α,
-whose gradient is ⟨v − w, ∇f(v̄)⟩; only w is sent.
+whose gradient is ⟨v − w, ∇f(v̄)⟩. Only w is sent.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class CensusSettings(Section):
 class LearnedAndFixed(Model):
     """A learned representation followed by fixed functions of the same inputs.
 
-    learned: the model with the parameters; its head sees the learned representation alone. fixed: a
-    model without parameters, or None. A head with a weight for all D values sees all of them.
+    learned: the model with the parameters, whose head sees the learned representation alone. fixed:
+    a model without parameters, or None. A head with a weight for all D values sees all of them.
     """
 
     def __init__(self, learned: Model, fixed: Model | None) -> None:
@@ -255,7 +255,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return pad(weight, (0, 0, 0, beside)), bias + self._adjustment(counts)
 
     def _adjustment(self, counts: Tensor) -> Tensor:
-        """Return τ·log π of these counts, [K, C]; very low for a class without samples."""
+        """Return τ·log π of these counts, [K, C], which is very low for a class without samples."""
         strength = self.section.logit_adjustment
         if strength == 0:
             return torch.zeros_like(counts, dtype=torch.float32)
@@ -284,12 +284,12 @@ class SumsOfLearnedFeatures(SumsOfClasses):
         self.grow = settings.classification.stage_schedule != "cyclic"
 
     def comparable(self, reported: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
-        """Return the sizes of the round; if these are few, the latest sizes of all clients."""
+        """Return the sizes of the round or, if these are few, the latest sizes of all clients."""
         return reported if len(reported) >= FEWEST else super().comparable(reported)
 
 
 class CensusStrategy(FedAvgStrategy):
-    """The mean of the models; for an evaluation, clients also get the sums over all clients."""
+    """The mean of the models. For an evaluation, clients also get the sums over all clients."""
 
     section: CensusSettings
     judges_trained = False

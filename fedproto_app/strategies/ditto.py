@@ -50,7 +50,7 @@ class DittoLearner(PersonalModelLearner[ProximalContext]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: ProximalContext
     ) -> dict[str, Tensor]:
-        """Return the loss of the model that learns in this phase; the other's is not needed."""
+        """Return the loss of the model that learns in this phase. The other loss is not needed."""
         personal = self.personal_model(parameters)
         if not any(value.requires_grad for value in personal.values()):
             return {"prediction": self.loss_of(parameters, batch)}

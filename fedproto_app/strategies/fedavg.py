@@ -95,7 +95,7 @@ class FedAvgStrategy(BaseStrategy):
         return self._initial
 
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Choose a share of all clients; raise an error if their models exceed the room."""
+        """Choose a share of all clients, or raise an error if their models exceed the room."""
         chosen = super().chosen(eligible, round_)
         if not self.learner.sends_mean:
             expected = self.expected(round_)

@@ -181,8 +181,8 @@ def pull(
 ) -> Tensor:
     """Return the mean squared difference of representations and their classes' prototypes, [K].
 
-    representation: [K, B, D]; labels, present: [K, B]; prototypes: [C, D]; has_prototype: [C]. The
-    mean is over all images; images of a class without a prototype add 0.
+    representation: [K, B, D]. labels, present: [K, B]. prototypes: [C, D]. has_prototype: [C]. The
+    mean is over all images, and images of a class without a prototype add 0.
     """
     squared = (representation - prototypes[labels]).square().mean(dim=2)  # (K, B)
     return (squared * present * has_prototype[labels]).sum(dim=1) / present.sum(dim=1)
@@ -191,7 +191,7 @@ def pull(
 def prototype_distance(representation: Tensor, prototype: Tensor) -> Tensor:
     """Return the mean squared distance to the global prototype (Tan et al. 2022, eq. 8).
 
-    representation: [K, B, D]; prototype: [B, D]. Returns [K].
+    representation: [K, B, D]. prototype: [B, D]. Returns [K].
     """
     return (representation - prototype).square().mean(dim=(1, 2))
 
@@ -201,7 +201,7 @@ def nearness_of_classes(
 ) -> Tensor:
     """Return the negative distance to each class's prototype, [K, n, D], [K, C, D] → [K, n, C].
 
-    has_prototype: [C] bool; −∞ for a class without a prototype.
+    has_prototype: [C] bool. The result is −∞ for a class without a prototype.
     """
     distance = torch.cdist(representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
     return -distance.masked_fill(~has_prototype, torch.inf)

@@ -2,7 +2,7 @@
 
     h(w; w_global) = F(w) + µ/2 · ‖w − w_global‖²          (Li et al. 2020, eq. 2)
 
-The server half is FedAvg's; both sides read µ from the settings.
+The server half is FedAvg's, and both sides read µ from the settings.
 """
 
 from __future__ import annotations

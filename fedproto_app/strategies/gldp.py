@@ -69,7 +69,7 @@ class GldpSettings(Section):
 class PrototypeMemory(NamedTuple):
     """A client's memory: Ĉ of the earlier stages, and C of the present stage.
 
-    old, new: Ĉ and C, [C, D]; old_known, new_known: [C] bool, the classes that have a prototype.
+    old, new: Ĉ and C, [C, D]. old_known, new_known: [C] bool, the classes that have a prototype.
     visit: the number of C's stage, -1 before the first.
     """
 
@@ -168,8 +168,8 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return Contribution({PROTOTYPES: memory.new.cpu().numpy()}, memory.new_known)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """Evaluate inference by local prototypes, by global ones and by the head; the rule that the
-        settings choose gives the main metrics."""
+        """Evaluate inference by local prototypes, by global prototypes and by the head. The rule
+        that the settings choose gives the main metrics."""
         clients = len(cohort.names)
         shared, shared_known = received_prototypes(guidance, self.task)
         shared, shared_known = shared.expand(clients, -1, -1), shared_known.expand(clients, -1)
@@ -224,7 +224,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 def local_relation(means: Tensor, counts: Tensor, old: Tensor, old_known: Tensor) -> Tensor:
     """Return L_LP in the embedding space (GLDP, eq. 7): KL(softmax(Ĉ_n) ‖ softmax(C_n)), [K].
 
-    Mean over the classes that have images here and an old local prototype; 0 if there is none.
+    The mean is over the classes that have images here and an old local prototype, or 0 without any.
     """
     log_old, log_new = old.log_softmax(dim=2), means.log_softmax(dim=2)
     divergence = (log_old.exp() * (log_old - log_new)).sum(dim=2)  # (K, C)
@@ -237,7 +237,7 @@ def local_relation_of_predictions(
     """Return L_LP of predictions (GLDP, eq. 8): KL(p(Ĉ_n) ‖ p(x)) over images x of class n, [K].
 
     Mean over a class's images, then over the classes with an old local prototype. logits:
-    [K, B, C]; old_logits: [K, C, C], the head's logits for the prototypes, without gradient.
+    [K, B, C]. old_logits: [K, C, C], the head's logits for the prototypes, without gradient.
     """
     log_target = old_logits.detach().log_softmax(dim=2)
     index = labels.unsqueeze(2).expand(-1, -1, logits.shape[2])

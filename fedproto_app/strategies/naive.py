@@ -126,7 +126,7 @@ class MeanNumberLearner(ClosedFormLearner[VectorsContext, SequenceRegressionTask
 
 
 def rounds_by_stage(settings: RunSettings) -> int:
-    """Return a round for each stage; `rounds` if the data bring their own stages."""
+    """Return a round for each stage, or `rounds` if the data bring their own stages."""
     if settings.task != "classification":
         return 1
     partition = settings.data.partition

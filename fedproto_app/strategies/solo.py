@@ -1,4 +1,4 @@
-"""Solo: every client trains alone; nothing crosses the wire."""
+"""Solo: every client trains alone, and nothing crosses the wire."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Seq2SeqForecaster(GraphForecaster):
         return gru_last_hidden(parameters, ENCODER, read.flatten(2))
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        """Return the decoder's start: [h; g], the newest value, the first target's time."""
+        """Return the decoder's start, [h; g], the newest value and the first target's time."""
         (samples,) = inputs
         newest = self.layout.blocks(samples).close[..., -1:]
         encoding = self.encoding(parameters, samples)

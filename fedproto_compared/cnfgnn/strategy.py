@@ -177,7 +177,7 @@ class GraphLearning:
         self._adam.step(self._values, dict(zip(proposal.leaves, slopes, strict=True)))
 
     def state(self) -> dict[str, AnyArray]:
-        """Return the arrays for a checkpoint; all names share a prefix."""
+        """Return the arrays for a checkpoint, whose names share a prefix."""
         kinds = {"value": self._values, **self._adam.state}
         return {
             f"{_NETWORK}{kind}/{name}": value.numpy()

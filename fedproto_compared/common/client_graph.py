@@ -94,7 +94,7 @@ class ClientGraph:
         return weights[np.ix_(rows, rows)]
 
     def places(self, keys: Sequence[ClientKey]) -> NDArray[np.float64]:
-        """Return the clients' places [N, 2] or profiles [N, B]; NaN where unknown.
+        """Return the clients' places [N, 2] or profiles [N, B], NaN where unknown.
 
         A file of weights has neither: [N, 0].
         """
@@ -120,7 +120,7 @@ class ClientGraph:
         return None
 
     def _reported_profiles(self, keys: Sequence[ClientKey]) -> NDArray[np.float32]:
-        """Return the clients' profiles, [N, B]; NaN where a client has not sent any."""
+        """Return the clients' profiles, [N, B], NaN where a client has not sent any."""
         profiles = np.full((len(keys), self._settings.data.period), np.nan, np.float32)
         for row, key in enumerate(keys):
             if (reported := self._profiles.latest(key)) is not None:

@@ -54,7 +54,7 @@ def two_view_clusters(
 
     Stops when the clusters of the patterns no longer change, or after 20 turns. Without places it
     is k-means of the patterns. Labels [N] are numbered by first appearance. Equal points can leave
-    fewer than C. patterns: [N, m]; places: [N, 2]; clusters: C ≤ N; seed: for the first centres
+    fewer than C. patterns: [N, m]. places: [N, 2]. clusters: C ≤ N. seed: for the first centres
     (k-means++).
     """
     first = KMeans(min(clusters, len(np.unique(patterns, axis=0))), n_init=10, random_state=seed)
@@ -87,7 +87,7 @@ def _k_means(points: Points, start: Labels) -> Labels:
     return by_first_appearance(fitted.labels_.astype(np.int64))
 
 
-# Standardised statistics have mean square 1, or 0; noise adds its variance, up to chance.
+# Standardised statistics have mean square 1, or 0, and noise adds its variance, up to chance.
 LARGEST_FACTOR = 2.0
 MOST_CLUSTERS, CLIENTS_OF_CLUSTER = 16, 4  # unless fedda.clusters sets the number
 
@@ -149,7 +149,7 @@ class TrafficClusters:
         return f"no client has statistics that can be used; {self._what_it_needs()}"
 
     def standardised(self, replies: Sequence[ClientReply], round_: Round) -> Statistics:
-        """Return the statistics in these replies; refuse clients with unstandardised ones."""
+        """Return the statistics in these replies, refusing clients with unstandardised ones."""
         limit = LARGEST_FACTOR * (1 + self._section.statistics_noise**2)
         usable: Statistics = {}
         for reply in replies:
@@ -233,7 +233,7 @@ def attended(
         w_k − ε·( Σ_i α_ik·(w_k − w_i,k) + ρ·ω_k·(w_k − q_k) )
     with α_k = softmax over i of ‖w_k − w_i,k‖ and ω = softmax over k of ‖w_k − q_k‖.
 
-    models: [n, …] each, w_i; anchor: w; quasi_global: q; step: ε; pull: ρ.
+    models: [n, …] each, w_i. anchor: w. quasi_global: q. step: ε. pull: ρ.
     """
     far = torch.stack([(anchor[name] - quasi_global[name]).norm() for name in anchor])
     stepped = {}
@@ -328,7 +328,7 @@ class FedDaStrategy(Asks, FedAvgStrategy):
         return [key for key in clients if key in self._clusters.label_of]
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays:
-        """Merge the models by dual attention; without any, the shared model stays."""
+        """Merge the models by dual attention. Without any, the shared model stays."""
         near = self._near(models, round_)
         return self._attended(near) if near else self.model
 

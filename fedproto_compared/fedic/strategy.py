@@ -32,8 +32,8 @@ from fedproto_compared.fedic.auxiliary import ServerImages, server_images
 # FEDIC's teacher (Shang, Lu, Cheung, Wang, "FEDIC: Federated learning on non-IID and long-tailed
 # data via calibrated distillation", ICME 2022).
 #
-# K models give logits z_k and features of the same n images; another model, fine-tuned on balanced
-# data, gives logits too. C classes, features of width d.
+# K models give logits z_k and features of the same n images, and another model, fine-tuned on
+# balanced data, gives logits too. C classes, features of width d.
 #
 # The teacher's calibration and its Adam continue over the rounds. The fine-tuned model and the
 # student start from the averaged model each round, so their Adam starts afresh.
@@ -67,7 +67,7 @@ def teacher(
 ) -> Tensor:
     """Return z_T = γ·ẑ + (1 − γ)·z of the fine-tuned model, ẑ = g ⊙ Σ π_k z_k + h.
 
-    γ = σ(vᵀ·mean feature + v₀). logits: [K, n, C]; features: [K, n, d]; fine_tuned: [n, C].
+    γ = σ(vᵀ·mean feature + v₀). logits: [K, n, C]. features: [K, n, d]. fine_tuned: [n, C].
     Returns [n, C].
     """
     mean = (model_weights(net, logits).unsqueeze(2) * logits).sum(dim=0)
@@ -135,7 +135,7 @@ class EnsembleDistillation:
     ) -> tuple[Parameters, dict[str, float | None]]:
         """Return the next global model [1, …], and each model's accuracy on the labelled images.
 
-        models: the clients' models [K, …]; judgement: their outputs; mean: their average [1, …].
+        models: the clients' models [K, …]. judgement: their outputs. mean: their average [1, …].
         """
         fine_tuned = self._fine_tuned(mean, self._stream(server_round, "fine-tuned"))
         fine_tuned_logits = self.judged(fine_tuned).logits[0]

@@ -118,8 +118,8 @@ class RandomKernelClassifier(LinearHeadModel):
 
 
 def _kernel(dimensions: int, length: int, generator: torch.Generator) -> Tensor:
-    """Return a kernel [dimensions, length] of mean 0 over the steps and norm 1; unused dimensions
-    are 0."""
+    """Return a kernel [dimensions, length] of mean 0 over the steps and norm 1, with 0 in unused
+    dimensions."""
     weights = torch.randn(dimensions, length, generator=generator)
     weights = weights - weights.mean(dim=1, keepdim=True)
     used = torch.rand(dimensions, generator=generator) < 0.5
@@ -137,8 +137,8 @@ class SumsMemory(NamedTuple):
 
 
 class ClassesContext(VectorsContext):
-    """guessed: the unlabelled train vectors with the classes that the last round's models predict;
-    None in a round without guesses."""
+    """guessed: the unlabelled train vectors with the classes that the last round's models predict,
+    or None in a round without guesses."""
 
     def __init__(self, vectors: LabelledVectors, guessed: LabelledVectors | None) -> None:
         super().__init__(vectors)
@@ -272,7 +272,7 @@ def _set_heads(cohort: Cohort, classifier: Classifier) -> None:
 
 
 def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:
-    """Return the model of images; every process draws the same filters."""
+    """Return the model of images. Every process draws the same filters."""
     return fixed_patches(settings, shape, settings.method_table(AnalyticSettings).features)
 
 
@@ -280,7 +280,7 @@ KERNEL_STEPS = 32  # span of the kernels if the settings do not give the length 
 
 
 def random_kernels(settings: Settings, shape: DataShape) -> RandomKernelClassifier:
-    """Return the model of sequences; every process draws the same kernels."""
+    """Return the model of sequences. Every process draws the same kernels."""
     draws = torch_stream(settings.seed, "random kernels")
     steps = settings.data.sequences.steps or KERNEL_STEPS
     classes, kernels = len(shape.classes), settings.method_table(AnalyticSettings).features

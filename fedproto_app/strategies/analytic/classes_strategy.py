@@ -57,8 +57,8 @@ MOST_PASSES = 10  # the directions depend on the clusters, and the clusters on t
 def class_clusters(gram: Tensor, moments: Tensor, counts: Tensor, penalty: float) -> Labels:
     """Return the cluster of each client, [N], numbered by first appearance.
 
-    gram: Σ x xᵀ over all clients [D, D]; moments: Σ_c x of each client [N, C, D]; counts: [N, C].
-    penalty: of S, as in `precision_factor`; it enlarges an uncertain S, so that clusters differ
+    gram: Σ x xᵀ over all clients [D, D]. moments: Σ_c x of each client [N, C, D]. counts: [N, C].
+    penalty: of S, as in `precision_factor`. It enlarges an uncertain S, so that clusters differ
     less. The search starts with a cluster for each client and is repeated with the directions of
     the resulting clusters until these no longer change. If the sums cannot come from samples, S
     does not exist and all clients are one cluster.
@@ -78,7 +78,7 @@ def class_clusters(gram: Tensor, moments: Tensor, counts: Tensor, penalty: float
 def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
     """Merge clusters pair by pair, best pair first, while that raises the posterior: labels [N].
 
-    points: Σ (x − m) in units of the deviation within classes [N, C, R]; counts: [N, C];
+    points: Σ (x − m) in units of the deviation within classes [N, C, R]. counts: [N, C].
     variances: of the means of a class [R], in the squares of these units. The cost grows with N².
     """
     points, counts = points.clone(), counts.clone()
@@ -86,7 +86,7 @@ def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
     labels, alive = np.arange(len(points)), torch.ones(len(points), dtype=torch.bool)
 
     def gains_of(row: int) -> Tensor:
-        """Return the gain of merging with each other cluster [N]; −∞ for itself and merged rows."""
+        """Return the gain of merging with each cluster [N], −∞ for itself and merged rows."""
         has = counts[row] > 0  # other classes gain nothing
         joint = evidence(
             points[:, has] + points[row, has], counts[:, has] + counts[row, has], variances
@@ -132,7 +132,7 @@ def evidence(points: Tensor, counts: Tensor, variances: Tensor) -> Tensor:
     samples, […, C].
 
     With n samples whose sum is M, unit variance within the class and means ~ N(0, b), each
-    direction adds ½ M² b / (1 + n b) − ½ ln(1 + n b). points: M […, C, R]; counts: n […, C];
+    direction adds ½ M² b / (1 + n b) − ½ ln(1 + n b). points: M […, C, R]. counts: n […, C].
     variances: b [R].
     """
     spread = counts.unsqueeze(-1) * variances
@@ -144,14 +144,14 @@ def within_clusters(total: ClassSums, moments: Tensor, counts: Tensor) -> ClassS
     """Return the total without the products between the clusters' means of a class.
 
     Its covariance within classes is the covariance around the class means of each cluster. moments:
-    [clusters, C, D]; counts: [clusters, C].
+    [clusters, C, D]. counts: [clusters, C].
     """
     between = _scatter(moments, counts) - _scatter(total.moment, total.counts)
     return ClassSums(total.gram - between, total.moment, total.counts)
 
 
 def sums_of(labels: NDArray[np.int64], values: Tensor) -> Tensor:
-    """Sum clients' values [N, …] by cluster, [clusters, …]; labels are 0, 1, … without a gap."""
+    """Sum clients' values [N, …] by cluster, [clusters, …]. Labels are 0, 1, … without a gap."""
     sums = values.new_zeros(int(labels.max()) + 1, *values.shape[1:])
     return sums.index_add_(0, torch.from_numpy(labels), values)
 
@@ -210,7 +210,7 @@ def _deviation(total: ClassSums, of_clusters: tuple[Tensor, Tensor], penalty: fl
 def _scatter(moments: Tensor, counts: Tensor) -> Tensor:
     """Return Σ M Mᵀ / n [D, D] over the classes (of all clusters) with samples.
 
-    moments: [..., C, D]; counts: [..., C].
+    moments: [..., C, D]. counts: [..., C].
     """
     flat = moments.reshape(-1, moments.shape[-1])
     return class_means(flat, counts.reshape(-1)).T @ flat

@@ -48,7 +48,7 @@ def sample_bound(clip: float, steps: int) -> float:
 class SumsContext(Context):
     """Sums over the cohort's train samples: gram [K, H, d, d], moment [K, H, d, 1].
 
-    squares: the mean of the squared targets, [K]; counts: the number of these targets, [K], at
+    squares: the mean of the squared targets, [K]. counts: the number of these targets, [K], at
     least 1.
     """
 

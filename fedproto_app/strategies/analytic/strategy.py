@@ -20,8 +20,8 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.trust.averaging import Averaging, fit, judged, levelled
 from fedproto_app.trust.outliers import FEWEST_AGREE, MOST_COMPARED
 
-# On the scale of a client's train part, its values have mean square 1; a spike that is carried over
-# a gap can add to that.
+# On the scale of a client's train part, its values have mean square 1, and a spike that is carried
+# over a gap can add to that.
 LARGEST_MEAN_SQUARE = 100.0
 
 # The ridge of the fits that clients are judged by, in mean squares. A fit of few samples would say
@@ -102,14 +102,14 @@ class SumsOfRegressors(ClientSums):
 def misfits(clients_sums: Sequence[Arrays]) -> list[float]:
     """Return how badly each client's fit W suits the other clients' samples.
 
-    On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds that of V
-    by tr (W − V)ᵀA(W − V), and the error of forecasting the client's mean by tr VᵀAV. Their ratio
-    is above 1 for a fit that is worse than the mean. The median over clients k counts, which fewer
-    than half of them cannot raise. Honest clients had at most 0.62 (207 detectors of METR-LA), fits
-    of opposite targets 2 to 4.
+    On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds the error
+    of V by tr (W − V)ᵀA(W − V), and the error of forecasting the client's mean by tr VᵀAV. Their
+    ratio is above 1 for a fit that is worse than the mean. The median over clients k counts, which
+    fewer than half of them cannot raise. Honest clients had at most 0.62 (207 detectors of
+    METR-LA), fits of opposite targets 2 to 4.
 
     clients_sums: of N ≥ 2 clients, as they are sent. At most a hundred of them judge, and only
-    their matrices are held unpacked, because those of thousands would be gigabytes.
+    their matrices are held unpacked, because the matrices of thousands would be gigabytes.
     """
     judges = torch.arange(0, len(clients_sums), math.ceil(len(clients_sums) / MOST_COMPARED))
     unpacked = [_unpacked(clients_sums[judge]) for judge in judges.tolist()]

@@ -63,7 +63,7 @@ Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D,
 
 
 class ClassPool(NamedTuple):
-    """Class sums of a group of clients; a client's class means are drawn to the group's means.
+    """Class sums of a group of clients. A client's class means are drawn to the group's means.
 
     moment, counts: sums by class, [C, D] and [C] if the group is all clients, [K, …] if each client
     has its own group.
@@ -91,7 +91,7 @@ def sums_of_classes(
 ) -> Sends:
     """Return the declaration of a client that sends class sums.
 
-    passed_on: what a cluster's clients learn of it; "" without clusters.
+    passed_on: what a cluster's clients learn of it, or "" without clusters.
     """
     return Sends(
         "sums",
@@ -118,7 +118,7 @@ def sample_bound(clip: float) -> float:
 
 
 def packed(sums: ClassSums) -> dict[str, Tensor]:
-    """Return the sums as arrays of a message, […] each; the products as a triangle."""
+    """Return the sums as arrays of a message, […] each, with the products as a triangle."""
     return {GRAM: triangle(sums.gram), MOMENT: sums.moment, COUNTS: sums.counts}
 
 
@@ -147,7 +147,7 @@ def sent_sums(sums: Mapping[str, Tensor], *, masked: bool) -> Arrays:
 
 
 def scatter_in(guidance: Guidance, total: ClassSums) -> OwnScatter | None:
-    """Return the scatter over all clients; None if the guidance has none."""
+    """Return the scatter over all clients, or None if the guidance has none."""
     if SCATTER not in guidance.arrays:
         return None
     scatter, holders = (
@@ -157,12 +157,12 @@ def scatter_in(guidance: Guidance, total: ClassSums) -> OwnScatter | None:
 
 
 def total_in(guidance: Guidance, device: torch.device) -> ClassSums | None:
-    """Return the sums over all clients; None if the guidance has none."""
+    """Return the sums over all clients, or None if the guidance has none."""
     return arrived(guidance.arrays, device) if GRAM in guidance.arrays else None
 
 
 def clusters_in(guidance: Guidance, names: Sequence[str], total: ClassSums) -> list[ClassPool]:
-    """Return the pool of each of these clients' clusters; empty if the guidance has none.
+    """Return the pool of each of these clients' clusters, or [] if the guidance has none.
 
     The total takes the place of a missing cluster, and of classes without a sample in the cluster.
     """
@@ -184,7 +184,7 @@ def clusters_in(guidance: Guidance, names: Sequence[str], total: ClassSums) -> l
 
 
 class ClassFit:
-    """Fits classifiers of class sums. penalty: λ's factor; even: whether all classes have the same
+    """Fits classifiers of class sums. penalty: λ's factor. even: whether all classes have the same
     prior.
 
     steady_from: the first of the features that never change. Earlier features are learned, and a
@@ -209,7 +209,7 @@ class ClassFit:
     def alone(self, sums: ClassSums, validation: LabelledVectors | None) -> Classifier:
         """Return each client's classifier of its own sums alone.
 
-        validation: weighs candidates with several penalties; None for the plain penalty alone.
+        validation: weighs candidates with several penalties. None gives the plain penalty alone.
         """
         means = class_means(sums.moment, sums.counts)
         if validation is None:
@@ -229,11 +229,11 @@ class ClassFit:
         clusters: Sequence[ClassPool] = (),
         shares: Sequence[float] = (),
     ) -> Classifier:
-        """Return the classifiers of K clients from their sums and those of all clients.
+        """Return the classifiers of K clients from their own sums and the sums of all clients.
 
-        own: the scatter over all clients around their own class means, if it is known. clusters: of
+        own: the scatter over all clients around their own class means, if available. clusters: of
         the clients, beside the pool of all. shares: the share of each client's sums that the total
-        holds; () for all.
+        holds, or () for all.
         """
         spread = self._spread(total, own)
         pools = [ClassPool(total.moment, total.counts), *clusters]
@@ -287,7 +287,7 @@ class ClassFit:
         total: ClassPool,
         shares: Sequence[float],
     ) -> list[Tensor]:
-        """Return the log evidence for each lean, [K]; 0 if no feature is steady."""
+        """Return the log evidence for each lean, [K], which is 0 if no feature is steady."""
         first, (moment, counts) = self._steady_from, sums
         spread = spread.features_from(first)
         if not spread.moment.shape[-1]:

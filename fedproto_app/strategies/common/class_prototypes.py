@@ -82,7 +82,7 @@ class ClassPrototypes(BaseStrategy):
         return class_fault(reply, PROTOTYPES, round_, _value_fault)
 
     def update(self, received: Received, round_: Round) -> None:
-        """Update C̃ (GLDP, eq. 11); without memory it is FedProto's mean of the round."""
+        """Update C̃ (GLDP, eq. 11), which without memory is FedProto's mean of the round."""
         means = received.class_means(PROTOTYPES, self.sizes.classes)
         if means is not None:
             new, new_known = map(torch.from_numpy, means)

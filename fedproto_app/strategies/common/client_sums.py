@@ -1,4 +1,4 @@
-"""Server half of closed forms: clients' sums are validated and added up; all get the totals."""
+"""Server half of closed forms: it validates and adds up clients' sums, and all get the totals."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ClientSums(ABC):
         return {}
 
     def totals(self) -> Arrays:
-        """Return the totals over all clients by the aggregation rule; {} if none reported yet."""
+        """Return the totals over all clients by the aggregation rule, {} if none reported yet."""
         if self._total:
             return self._total
         if not self.latest.clients:
@@ -183,7 +183,7 @@ class SumsOfClasses(ClientSums):
         return sums_fault(of_own, samples, LARGEST_MEAN_SQUARE, share)
 
     def plain_totals(self) -> Arrays:
-        """Return the totals, and those of `OwnScatter` where no noise hides the clients' sums."""
+        """Return the totals, with the `OwnScatter` where no noise hides the clients' sums."""
         totals = super().plain_totals()
         if self._noised:
             return totals

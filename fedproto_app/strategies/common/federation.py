@@ -1,4 +1,4 @@
-"""Protocols for the parts of the server that strategies use; `server.Federation` implements them.
+"""Protocols for the parts of the server that strategies use. `server.Federation` implements them.
 
 Strategies never import the server, so a test can pass in a small stand-in.
 """
@@ -29,7 +29,7 @@ class Members(Protocol):
 
     @property
     def most_samples(self) -> int:
-        """The largest number of samples that a client may count with; 0: any number."""
+        """The largest number of samples that a client may count with, or 0 for any number."""
 
     @property
     def is_simulation(self) -> bool:
@@ -39,7 +39,7 @@ class Members(Protocol):
         """Return the clients that can be asked now, in the order of their names."""
 
     def first_with(self, client: str) -> str | None:
-        """Return the node that first declared a client of this name; None if no node did."""
+        """Return the node that first declared a client of this name, or None if no node did."""
 
     def node_id(self, node: str) -> int:
         """Return Flower's id of the node with this name."""
@@ -87,7 +87,7 @@ class SumStage(Protocol):
         from_replies: Callable[[list[Reply]], Arrays | None],
         from_sums: Callable[[Sums], Arrays | None],
     ) -> Arrays | None:
-        """Call one of the functions, with the replies or with their sums; return its result."""
+        """Call one of the functions with the replies or with their sums, and return its result."""
 
 
 class Pipeline(Protocol):

@@ -16,8 +16,8 @@ from fedproto_app.maths.even_choice import evenly
 
 MOST_SIMILAR = 200  # clients; with more, no similarity matrix is stored
 MOST_MATRICES = 12  # stored over the run: the first, the newest, and some evenly between
-# This many clients have a matrix of 16 MB; 10,000 would have 400 MB. The matrix can be recomputed
-# from the prototypes.
+# This many clients have a matrix of 16 MB, while 10,000 would have 400 MB. The matrix can be
+# recomputed from the prototypes.
 MOST_COMPARED = 2000
 
 
@@ -55,7 +55,7 @@ class ClusterHistory:
             self._keep(len(self._rounds) - 1, matrix)
 
     def _keep(self, place: int, matrix: NDArray[np.float32]) -> None:
-        """Store matrices at even distances and the newest; drop half when there are too many."""
+        """Store matrices at even distances and the newest. Drop half when there are too many."""
         newest = max(self._matrices, default=0)
         if newest % self._every:
             del self._matrices[newest]
@@ -71,7 +71,7 @@ class ClusterHistory:
     def findings(
         self, keys: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
     ) -> dict[str, dict[str, AnyArray]]:
-        """Return ``clusters`` (docs/artefacts.md); nothing before the first round.
+        """Return ``clusters`` (docs/artefacts.md), or nothing before the first round.
 
         Absent clients have the label ABSENT and NaN in the round's matrix.
         """
@@ -83,8 +83,8 @@ class ClusterHistory:
         return {"clusters": {**key_arrays(keys), "groups": groups, **arrays}}
 
     def state(self, keys: Sequence[ClientKey]) -> dict[str, AnyArray]:
-        """Return the history as arrays, with the clients in the order of ``keys``; empty without
-        rounds."""
+        """Return the history as arrays, with the clients in the order of ``keys``. It is empty
+        without rounds."""
         if not self._rounds:
             return {}
         arrays: dict[str, AnyArray] = {

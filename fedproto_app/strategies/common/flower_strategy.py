@@ -51,7 +51,7 @@ class FlowerStrategy(Strategy):
         return self.method
 
     def first_phase_for(self, node: str) -> Arrays:
-        """Return what a first phase ended with, for a node that lacks it; {} for others."""
+        """Return what a first phase ended with, for a node that lacks it, and {} for others."""
         return {}
 
     def answered(self, nodes: Collection[str], server_round: int) -> None:
@@ -183,7 +183,7 @@ class FlowerStrategy(Strategy):
 def _after_replies(
     method: BaseStrategy, answers: Sequence[Reply], expected: Expected, round_: Round
 ) -> Arrays | None:
-    """Give the method the clients' replies; return the new shared parameters."""
+    """Give the method the clients' replies, and return the new shared parameters."""
     mean = method.average(sent_models(answers, expected), round_)
     accept(method, [r for answer in answers for r in client_replies(answer, expected)], round_)
     return method.renewed(mean, round_) if mean else mean
@@ -192,7 +192,7 @@ def _after_replies(
 def _after_sums(
     method: BaseStrategy, sums: Sums, answers: Sequence[Reply], round_: Round
 ) -> Arrays | None:
-    """Give the method the masked sums of these replies; return the new shared parameters."""
+    """Give the method the masked sums of these replies, and return the new shared parameters."""
     mean, fault = method.mean_of(sums, answers)
     if fault:
         refusal = Refusal("", "", f"masked sum of all nodes: {fault}")

@@ -67,8 +67,8 @@ class Cohort:
 
     parameters: the model. memory: the method's state, with the fields of `Learner.initial_memory`.
     samples: the task's `Samples`. trains: whether it trains in this phase. shares: the
-    share of its declared samples that each client counts with in totals (`Order.most_samples`); ()
-    if all count in full.
+    share of its declared samples that each client counts with in totals (`Order.most_samples`), or
+    () if all count in full.
     """
 
     parameters: dict[str, Tensor]
@@ -85,7 +85,7 @@ class Cohort:
         return names
 
     def memory_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the memory by field; "field/name" for those in a dictionary."""
+        """Return the tensors of the memory by field, or by "field/name" if in a dictionary."""
         tensors: dict[str, Tensor] = {}
         for name, value in self.memory._asdict().items():
             if isinstance(value, Tensor):
@@ -112,10 +112,10 @@ class Contribution:
     arrays: in addition to the shared parameters, [K, …] each. With `present` [K, C] bool, the
     arrays are [K, C, …] and each client sends only the rows of its present classes.
     model: the shared parameters, [K, …] each.
-    steps: how far each client's model moved, [K]; empty if no limit applies.
+    steps: how far each client's model moved, [K], or empty if no limit applies.
     refused: the rows of clients that send nothing, with the reason.
-    noise: that the total of each array needs where it is added inside a masked sum; None for public
-    arrays.
+    noise: the noise that the total of each array needs where it is added inside a masked sum, or
+    None for public arrays.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -140,11 +140,11 @@ TaskT = TypeVar("TaskT", bound=AnyTask)
 class Learner(ABC, Generic[ContextT, TaskT]):
     """The client half of a method.
 
-    section: the method's settings; subclasses name the class.
+    section: the method's settings, whose class subclasses name.
     needs_representation: whether the model must have a representation as well as a prediction.
     personalises: whether the models of `personalised` are evaluated, and not the trained ones.
     releases: its declarations with these settings. shared: prefixes of the parameters that come
-        from the server each round; the other parameters are personal and stay on the node with
+        from the server each round. The other parameters are personal and stay on the node with
         their optimiser's state. encoder: prefixes of the parameters that representations depend on.
         sends_mean: whether a node replies with the mean of its clients'
         shared parameters, or with each client's. weighs_samples: whether that mean weighs clients
@@ -240,16 +240,16 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Take in the guidance before an evaluation without training.
 
-        Change the cohort's parameters and memory in place; return the rows of the changed clients,
-        whose state is then stored.
+        Change the cohort's parameters and memory in place, and return the rows of the changed
+        clients, whose state is then stored.
         """
         return []
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
-        """Return personalised models from the shared one, [K, …] each; None to use the shared one.
+        """Return personalised models from the shared one, [K, …] each, or None to use that one.
 
         Called before the server evaluates the clients' models. The returned models are evaluated
-        and stored for forecasts; the next round starts without them.
+        and stored for forecasts, but the next round starts without them.
         """
         return None
 
@@ -273,7 +273,7 @@ def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> An
 
 
 def samples_after_pretraining(settings: Settings, server_round: int) -> Callable[..., Shard] | None:
-    """Return `Pretraining.samples`; None in rounds that train on the unchanged data."""
+    """Return `Pretraining.samples`, or None in rounds that train on the unchanged data."""
     phases = settings.first_phases
     if not phases or settings.phase_of(server_round):
         return None

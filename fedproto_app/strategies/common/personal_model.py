@@ -18,7 +18,7 @@ from fedproto_app.tasks.task import AnyTask, Batch
 
 @runtime_checkable
 class Predicts(Protocol):
-    """A learner whose clients predict with another model than the one that is trained."""
+    """A learner whose clients predict with another model than the trained model."""
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the model that the clients predict with, under the task's names, [K, …] each."""

@@ -47,7 +47,7 @@ class PeriodPrototype:
 
 
 class ConcatenatedPrototype:
-    """Concatenation-based (P, eq. 7; ablation "w/o p-aware"): the rows of the newest `batches`
+    """Concatenation-based (P, eq. 7, ablation "w/o p-aware"): the rows of the newest `batches`
     batches, [K, batches·B, D], oldest first. All clients must have that many batches."""
 
     def __init__(self, clients: int, batches: int) -> None:
@@ -59,7 +59,7 @@ class ConcatenatedPrototype:
         self._rows: Tensor | None = None
 
     def add(self, representation: Tensor, age: Tensor) -> None:
-        """Take in one batch of the first k clients; age [k] counts the client's newer batches."""
+        """Take in one batch of the first k clients. age [k] counts the client's newer batches."""
         if self._rows is None:  # the last place is for batches that are too old
             shape = (self._clients, self._batches + 1, *representation.shape[1:])
             self._rows = representation.new_zeros(shape)
@@ -95,7 +95,7 @@ def period_prototype(
 
 
 def received_array(guidance: Guidance, name: str, device: torch.device) -> Tensor | None:
-    """Return an array that the server sends, on the device; None if it did not come."""
+    """Return an array that the server sends, on the device, or None if it did not come."""
     array = guidance.arrays.get(name)
     return None if array is None else torch.from_numpy(array).to(device)
 
@@ -119,7 +119,7 @@ def class_prototypes(sizes: Sizes, samples: str) -> Sends:
 def received_prototypes(
     guidance: Guidance, task: ClassificationTask | SequenceClassificationTask
 ) -> tuple[Tensor, Tensor]:
-    """Return the global prototypes [C, D] and which classes have one, [C] bool; zeros elsewhere."""
+    """Return the global prototypes [C, D], 0 if missing, and which classes have one, [C] bool."""
     classes, device = len(task.shape.classes), task.device
     shared = torch.zeros(classes, task.representation_dim, device=device)
     has_prototype = torch.zeros(classes, dtype=torch.bool, device=device)

@@ -38,13 +38,13 @@ class Saved(Protocol):
 class BaseStrategy:
     """The hooks of a method in a round. Methods override what they need.
 
-    section: the method's settings; subclasses name the class. learner: the method's client half,
+    section: the method's settings, whose class subclasses name. learner: the method's client half,
     which declares what clients send. sizes: sizes of the data and the model, which give the
     declared arrays their shapes. releases: the declarations. received: the clients' arrays.
     averaging: the aggregation rule. model: the shared parameters at the start of the phase.
     saved: the parts of the state that checkpoints keep, by default `received`.
     shared_names: the arrays of guidance that are the same for all clients.
-    first_round: the first of its rounds, where these are those of a first phase; 0: the method's.
+    first_round: the first round of a first phase, or 0 where the rounds are the method's own.
     """
 
     settings: Settings
@@ -126,12 +126,12 @@ class BaseStrategy:
         return {}
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """Return the mean of the models that clients or nodes sent; None without any."""
+        """Return the mean of the models that clients or nodes sent, or None without any."""
         return None
 
     def mean_of(self, sums: Sums, answers: Sequence[Reply]) -> tuple[Arrays | None, str]:
-        """Return the mean model in the masked sums of these replies, None if they have none; and
-        why the sums cannot be true, or ""."""
+        """Return the mean model in the masked sums of these replies, None if they have none. Also
+        return why the sums cannot be true, or ""."""
         return None, ""
 
     def renewed(self, mean: Arrays, round_: Round) -> Arrays:

@@ -17,7 +17,7 @@ Forgetting = EstimatedForgetting | float
 
 
 class FedReactSettings(Section):
-    """``[fed-react]``: the second phase; IFCA and FLSC share its heads."""
+    """``[fed-react]``: the second phase. IFCA and FLSC share its heads."""
 
     clusters: CountOrZero = setting(
         3,
@@ -56,13 +56,13 @@ class FedReactSettings(Section):
 
     @property
     def choices(self) -> int:
-        """Number of clusters that a client of `ifca` chooses; `flsc` overrides it."""
+        """Number of clusters that a client of `ifca` chooses, which `flsc` overrides."""
         return 1
 
     @field_validator("forgetting", mode="before")
     @classmethod
     def _forgetting_is_known(cls, value: object) -> object:
-        """Raise an error of one line; pydantic would list every type that it tried."""
+        """Raise an error of one line, because pydantic would list every type that it tried."""
         if value in get_args(EstimatedForgetting):
             return value
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:

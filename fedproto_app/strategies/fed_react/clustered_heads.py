@@ -67,7 +67,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     @abstractmethod
     def cluster(self, fitted: Fitted, round_: Round) -> dict[ClientKey, Head]:
-        """Take in the heads of a round; return the new head of each client that gets one.
+        """Take in the heads of a round, and return the new head of each client that gets one.
 
         fitted: the heads in the order of the clients' names, so that sums are reproducible.
         """

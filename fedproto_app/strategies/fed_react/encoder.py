@@ -1,4 +1,4 @@
-"""Phase 1: an encoder of sequences, learned without labels; its vectors are the samples of phase 2.
+"""Phase 1: an encoder of sequences, learned without labels. Phase 2 takes its vectors as samples.
 
 Clients (Fed-REACT, Algorithm 1) learn by Franceschi, Dieuleveut and Jaggi (NeurIPS 2019): a part
 of a series should be similar to a part of that part, and dissimilar to parts of other series.
@@ -50,7 +50,7 @@ Encode = Callable[[Tensor, Tensor], Tensor]  # series [K, n, T, d], lengths [K, 
 
 
 class Crops(NamedTuple):
-    """Sub-series: indices of their series, first steps, lengths; each […, B, 2 + R] int64.
+    """Sub-series: indices of their series, first steps and lengths, […, B, 2 + R] int64 each.
 
     A row holds the reference, then the positive, then the negatives.
     """
@@ -62,7 +62,7 @@ class Crops(NamedTuple):
 
 @dataclass(frozen=True)
 class ContrastiveBatch:
-    """A training step of K clients; zeros after the end of a crop.
+    """A training step of K clients, with zeros after the end of a crop.
 
     inputs: the references [K, B, T, d], lengths: [K, B]. candidates: the positive and then the
     negatives of each reference, [K, B, 1 + R, T', d], candidate_lengths: [K, B, 1 + R].
@@ -80,7 +80,7 @@ def triplet_loss(
     """Return −log σ(z_ref·z_pos) − Σ_r log σ(−z_ref·z_neg,r) (Fed-REACT, eq. 1), averaged over B:
     [K].
 
-    reference, positive: [K, B, D]; negatives: [K, B, R, D]. averages: take the mean over the
+    reference, positive: [K, B, D]. negatives: [K, B, R, D]. averages: take the mean over the
     negatives instead of the sum.
     """
     near = (reference * positive).sum(dim=2)  # (K, B)
@@ -132,7 +132,7 @@ def draw_crops(
 def cut(values: Tensor, crops: Crops, longest: Tensor) -> ContrastiveBatch:
     """Return the batch of a step.
 
-    values: series [K, n, T, d], padded on the right; crops: [K, B, 2 + R] each, on the values'
+    values: series [K, n, T, d], padded on the right. crops: [K, B, 2 + R] each, on the values'
     device. longest: the largest length of the references and of the other crops, [2], on the CPU.
     """
     references, compared = (
@@ -158,7 +158,7 @@ def contrastive_batches(
 ) -> Iterator[ContrastiveBatch]:
     """Yield a cohort's batches of a round: one for each step, with all clients.
 
-    values: [K, n, T, d], lengths: [K, n]; counts: the number of real series of each client, which
+    values: [K, n, T, d], lengths: [K, n]. counts: the number of real series of each client, which
     come first, [K]. generators: one for each client, which determines its crops. batch, negatives:
     B, R.
     """
@@ -257,7 +257,7 @@ class EncoderStrategy(FedAvgStrategy):
 
 
 class PretrainedStrategy(FlowerStrategy):
-    """The rounds of the encoder's phase, and then those of the method."""
+    """The rounds of the encoder's phase, and then the method's rounds."""
 
     def __init__(self, settings: Settings, federation: Federation, of_task: BaseStrategy) -> None:
         super().__init__(of_task)
@@ -336,7 +336,7 @@ def represented(
 ) -> Shard:
     """Return the shard with these clients and their sequences as vectors.
 
-    received: arrays of the guidance; if they lack the encoder, the stored encoder is used. Clients
+    received: arrays of the guidance. If they lack the encoder, the stored encoder is used. Clients
     whose vectors are not all finite are refused. Raise `DataError` if this node has no encoder yet.
     """
     assert isinstance(task, SequenceTask)
@@ -371,8 +371,8 @@ def _vectors(
     task: SequenceTask,
     store: VectorStore,
 ) -> Tensor:
-    """Return vectors of the client's train, validation and test sequences, [n, D]; store them if
-    all are finite."""
+    """Return vectors of the client's train, validation and test sequences, [n, D], and store them
+    if all are finite."""
     parts = (client.train, client.validation, client.test)
     vectors = store.read_vectors(client.name, digest)
     if vectors is None or len(vectors) != sum(map(len, parts)):

@@ -31,7 +31,7 @@ def newest_state(observations: Array, q: float, r: float) -> Array:
     """Return x̂_T, the newest state, [P], of observations [T, P] (Fed-REACT, eqs. 9 to 13).
 
     Filter and smoother agree on it. q, r > 0: the variances of the process and of the measurement,
-    the same for all coordinates. x_0 has the first observation as its mean and variance 1; that
+    the same for all coordinates. x_0 has the first observation as its mean and variance 1, and that
     observation also counts as y_1. So the state of a single observation is that observation.
     """
     state: Array = observations[0].copy()
@@ -45,7 +45,7 @@ def fit_random_walk(
 ) -> tuple[float, float]:
     """Return q and r after this number of EM steps (Fed-REACT, eqs. 20 and 21).
 
-    observations: [T, P], T ≥ 1; the model is the same as in `newest_state`, starting at q, r > 0.
+    observations: [T, P], T ≥ 1. The model is the same as in `newest_state`, starting at q, r > 0.
     Both are means over the coordinates and at least VARIANCE_FLOOR: a single observation, or equal
     observations, make them smaller with every step. The log-likelihood never falls.
 
@@ -83,7 +83,7 @@ def _fit_step(products: Array, q: float, r: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """The gains and variances of T steps of a random walk, for any observations; P = p I."""
+    """The gains and variances of T steps of a random walk, for any observations, with P = p I."""
 
     gains: Array  # K_1 … K_T, (T,)
     smoother_gains: Array  # G_0 … G_{T−1}, (T,)
@@ -92,7 +92,7 @@ class _Walk:
     def covariance(self) -> Array:
         """Return Cov(x_s, x_t) of a coordinate given all T observations, [T + 1, T + 1].
 
-        For s ≤ t it is G_s ⋯ G_{t−1} p_{t|T}; Fed-REACT, eq. 18 is the case s = t − 1. Column t
+        For s ≤ t it is G_s ⋯ G_{t−1} p_{t|T}, and Fed-REACT, eq. 18 is the case s = t − 1. Column t
         divided by r gives the weights of y_t in the states.
         """
         logarithms = np.append(0.0, np.log(self.smoother_gains).cumsum())

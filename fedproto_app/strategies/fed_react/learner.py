@@ -29,7 +29,7 @@ HEAD, HEADS = "head", "heads"  # the array that a client sends; the array with c
 
 class HeadMemory(NamedTuple):
     """A client's memory: the head of its last training and the last head from the server, [outputs,
-    D + 1]; has_received: whether the server sent any, bool."""
+    D + 1] each, and has_received, whether the server sent any, bool."""
 
     local: Tensor
     received: Tensor
@@ -44,7 +44,7 @@ class HeadContext(Context):
 
 
 class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
-    """Fits a head for the client in every round; the server combines the heads."""
+    """Fits a head for the client in every round, and the server combines the heads."""
 
     needs_representation = True
     section: FedReactSettings
@@ -99,7 +99,7 @@ class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
         return HeadContext(vectors, targets)
 
     def conclude(self, cohort: Cohort, context: HeadContext) -> dict[str, Tensor]:
-        """Fit each client's head to its M_t; return the loss of the fit."""
+        """Fit each client's head to its M_t, and return the loss of the fit."""
         losses = []
         for row, (vectors, targets) in enumerate(
             zip(context.vectors, context.targets, strict=True)

@@ -5,7 +5,7 @@ and returns θ̂_t, the head that its clients get. Fed-REACT, eqs. 5 and 6 are r
 θ̂_{t−1} and θ_t. As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count
 twice, and the mean (Fed-REACT, eq. 5) would not be the sample mean that the text calls it.
 
-Heads can have any shape, such as [C, D + 1]; a result has its head's shape and dtype.
+Heads can have any shape, such as [C, D + 1], and a result has its head's shape and dtype.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HeadSmoother(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return the state for a checkpoint; empty before the first update."""
+        """Return the state for a checkpoint, which is empty before the first update."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
@@ -53,7 +53,7 @@ class NoSmoothing(HeadSmoother):
 
 
 class _Average(HeadSmoother):
-    """share · estimate + (1 − share) · head; the first estimate is the first head."""
+    """share · estimate + (1 − share) · head, where the first estimate is the first head."""
 
     def __init__(self) -> None:
         self._rounds = 0
@@ -98,7 +98,7 @@ class ForgettingMean(_Average):
 
 
 class KalmanSmoothing(HeadSmoother):
-    """A3: the heads are noisy observations of a random walk; its newest state is the estimate.
+    """A3: the heads are noisy observations of a random walk, whose newest state is the estimate.
 
     Each update runs EM from the initial variances over all heads so far. Filter and smoother agree
     on the newest state. The heads are stored as float32.

@@ -50,9 +50,9 @@ from fedproto_app.strategies.fed_react.smoothing import (
 from fedproto_app.tasks.sequences.task import SequenceTask
 
 # AFFECT, adaptive evolutionary clustering, as Fed-REACT uses it: Xu, Kliger, Hero 2014, "Adaptive
-# evolutionary clustering", Data Mining and Knowledge Discovery 28; Fed-REACT, section 2 and
+# evolutionary clustering", Data Mining and Knowledge Discovery 28. See Fed-REACT, section 2 and
 # Fed-REACT, appendix C. Shapes: N clients, C clusters. W, the similarity of this round, and ψ, its
-# estimate, are [N, N] float32; W is symmetric.
+# estimate, are [N, N] float32, and W is symmetric.
 
 Table = NDArray[np.float64]
 
@@ -64,8 +64,8 @@ class BlockStatistics(NamedTuple):
     """Mean and variance of W in each block of two clusters (Fed-REACT, eqs. 28 to 30).
 
     mean, variance: [C, C], within a cluster without the diagonal (0 for a cluster of one client,
-    which has no such entry). diagonal_mean, diagonal_variance: [C], over the cluster's clients;
-    Fed-REACT, eq. 29 prints C instead of the cluster's size.
+    which has no such entry). diagonal_mean, diagonal_variance: [C], over the cluster's clients,
+    where Fed-REACT, eq. 29 prints C instead of the cluster's size.
     """
 
     mean: Table
@@ -92,7 +92,7 @@ def affect(
 ) -> Affect:
     """Return α_t, ψ̂_t and its clusters by a round of AFFECT (Fed-REACT, Algorithm 4).
 
-    past: ψ̂_{t−1}, NaN for two clients without a common past, whose ψ̂ is W; None in the first
+    past: ψ̂_{t−1}, NaN for two clients without a common past, whose ψ̂ is W, or None in the first
     round, where α = 0 and ψ̂ = W. current: W_t. clusters: C, or 0 to choose it by silhouette. The
     first clusters are `start`, [N] labels 0, 1, … without a gap, or by default the clusters of W
     alone (α = 0). Each iteration estimates α from the last clusters and clusters the new ψ̂, so the
@@ -118,7 +118,7 @@ def remember(past: Matrix | None, current: Matrix, clusters: int, share: float |
     """Return ψ̂_t for a given share of the past (Fed-REACT, eq. 3), and its clusters.
 
     past, current, clusters: as in `affect`. share: α_t, a number or a value for every two clients,
-    [N, N]. alpha of the result is the largest share (of the clients that were present longest); 0
+    [N, N]. The result's alpha is the largest share (of the clients that were present longest), or 0
     without a past.
     """
     if past is None:
@@ -185,8 +185,8 @@ def block_statistics(current: Matrix, labels: Labels, unbiased: bool = False) ->
 def blend(
     past: Matrix, current: Matrix, alpha: float | Matrix, room: Matrix | None = None
 ) -> Matrix:
-    """Return ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N]; W_t where the past is
-    NaN.
+    """Return ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N], or W_t where the
+    past is NaN.
 
     alpha: a number, or a value for every two clients, [N, N]. room: memory for the result, [N, N].
     """
@@ -246,7 +246,7 @@ def probe_vector(encoder: Arrays, task: SequenceTask) -> NDArray[np.float64]:
     """Return the mean vector of random walks under the encoder, [D].
 
     The server compares heads by their predictions at this vector, so it needs no client's data.
-    Walks are used because neighbouring steps of real sequences are similar; each dimension is
+    Walks are used because neighbouring steps of real sequences are similar, and each dimension is
     standardised like most data. Raise `FederationError` if the vector is not finite.
     """
     generator = numpy_stream(task.settings.seed, "probe")
@@ -272,7 +272,7 @@ Rows = NDArray[np.intp]  # rows of clients, in the order of their first report
 class PairMemory:
     """A value for every two clients, [N, N], while clients join, leave and return.
 
-    It covers all clients that ever reported; two that were never present together have `unknown`.
+    It covers all clients that ever reported. Two that were never present together have `unknown`.
     The value of a pair does not change while either client is absent.
     """
 
@@ -348,7 +348,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         return new
 
     def _find_clusters(self) -> tuple[Matrix, float]:
-        """Cluster the connected clients by their latest heads; return their ψ̂_t and α_t."""
+        """Cluster the connected clients by their latest heads, and return their ψ̂_t and α_t."""
         chosen = self.section
         connected = set(self.federation.members.clients())
         rows = np.array([row for row, key in enumerate(self._keys) if key in connected])

@@ -1,7 +1,7 @@
 """FUELS (Liu et al., AAAI 2025), client half: ClientExecute (A, Algorithm 1).
 
 Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
-Alignment-Based Contrastive Approach" (A; P is its preprint). A client trains encoder, decoder,
+Alignment-Based Contrastive Approach" (A, and P is its preprint). A client trains encoder, decoder,
 projector and filter of its own with
     L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
 where every term has a weight that can be set. It sends the mean of its projected representations,
@@ -185,7 +185,7 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         )
 
     def conclude(self, cohort: Cohort, context: GuidedContext) -> dict[str, Tensor]:
-        """Renew the optimiser where due; return the diagnostics, if set.
+        """Renew the optimiser where due, and return the diagnostics, if set.
 
         These are the gradient norm of each weighted term at the encoder, the share of W's entries
         above 0, and the mean absolute entry of W.
@@ -224,7 +224,7 @@ def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) ->
 
     terms: [k] each, of clients that share no parameter. parameters: [k, …] each, leaves of the
     terms' graph, which is retained.
-    Returns [k] each, by the terms' names; 0 if a term does not depend on the parameters.
+    Returns [k] each, by the terms' names, with 0 if a term does not depend on the parameters.
     """
     norms = {}
     for name, term in terms.items():
@@ -258,10 +258,11 @@ def intra_client_loss(
     log_similarity = cosine_matrix(projected, augmented) / temperature  # log SM, [K, B, B]
     is_negative = filter_weight > 0
     if negatives == "similarity":
-        # Value 0; its gradient makes ∂L/∂W = SM / (SM[b,b] + Σ SM), as Z's would be at Z = SM.
+        # The value is 0, and the gradient makes ∂L/∂W = SM / (SM[b,b] + Σ SM), as Z's would be at
+        # Z = SM.
         log_filter = filter_weight - filter_weight.detach()
     else:
-        # log W for the negatives; the inner where keeps log's gradient finite elsewhere.
+        # log W for the negatives. The inner where keeps log's gradient finite elsewhere.
         log_filter = torch.where(is_negative, filter_weight, 1.0).log()
     log_negatives = torch.where(is_negative, log_similarity + log_filter, -torch.inf)
     log_positive = log_similarity.diagonal(dim1=1, dim2=2)  # log SM[b,b], [K, B]

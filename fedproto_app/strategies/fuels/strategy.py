@@ -54,7 +54,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._batches = 1 if section.periodicity_aware else 0  # 0: not fixed yet
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """Return all clients; for concatenated prototypes, the clients of the common length."""
+        """Return all clients or, for concatenated prototypes, the clients of the common length."""
         if self.section.periodicity_aware:
             return clients
         self._fix_common_length()
@@ -90,7 +90,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         return Guidance(arrays, guided, options=options)
 
     def update(self, received: Received, round_: Round) -> None:
-        """Replace the reporting clients' prototypes; recompute their rows of the divergence."""
+        """Replace the reporting clients' prototypes and recompute their rows of the divergence."""
         if received.fresh:
             self._compare(received, [reply.key for reply in received.fresh])
 
@@ -114,7 +114,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         return torch.tensor([stream.random() for stream in streams])
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore the prototypes; the divergence is computed from them."""
+        """Restore the prototypes, and compute the divergence from them."""
         super().restore(state)
         if self.received.heard:
             self._divergence = None

@@ -72,8 +72,8 @@ class KindredSettings(Section):
 
 
 def check_settings(settings: RunSettings) -> None:
-    """Raise `SettingsError` for noise, and for a robust rule, from whose total a client could not
-    subtract its part."""
+    """Raise `SettingsError` for noise, and for a robust rule, because a client could not subtract
+    its part from a robust total."""
     sharing, rule = settings.method_table(KindredSettings).sharing, settings.aggregation.rule
     if settings.privacy.is_on and sharing != "none":
         raise SettingsError(

@@ -1,7 +1,7 @@
 """Priors of thousands of clients, without the matrix of all pairs.
 
-k-means puts clients with similar prototypes into a cluster, and the divergence of two clients is
-taken as that of the first from the centre of the second's cluster plus that of the second from it:
+k-means puts clients with similar prototypes into a cluster. The divergence of two clients is taken
+as the divergence of the first from the centre of the second's cluster, plus the second's from it:
     D[n, m] ≈ D(n, centre of m) + D(m, centre of m).
 So the sum over a cluster of exp(−D[n, m] / scale) (A_m, B_m) is a product of a number of client n
 and a sum of the cluster, and the cost is N clients times G clusters (docs/scale.md: the error).

@@ -7,7 +7,7 @@ A client sends its prototype (its mean day) and the mean products of its random 
 themselves and with the targets, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the other clients' A and
 B into priors, weighted by the similarity of the prototypes. With ``sharing = "common"`` or
 ``"groups"`` a client sends no prototype, the server only computes the mean over all clients, and
-over those of each group, and a client subtracts its own part. The client fits
+over the clients of each group, and a client subtracts its own part. The client fits
     W = (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀)
 for every prior (A', B') and strength s, and without a prior (s = 0). The penalties Λ are diagonal,
 with a value for each block of features: values, calendar, waves. They draw W to W₀, a naive
@@ -54,8 +54,8 @@ class RandomFeatureForecaster(Model):
     """ŷ_h = (newest value) + w_h · φ(x) of samples [K, B, …] of a layout.
 
     The representation φ(x), [D], starts with the plain features u: all other values minus the
-    newest value, the newest value, and what is beside the first target, its calendar, or a 1; with
-    `courses` also `course_of_weekdays`. Then come, for each scale σ, `width` waves
+    newest value, the newest value, and what is beside the first target, its calendar, or a 1. With
+    `courses` it also has `course_of_weekdays`. Then come, for each scale σ, `width` waves
     √2 · cos(u R + b) / √width of the others, with b uniform on the circle and R from N(0, 1), times
     σ/√(number of values) for values. Waves are bounded, so they cannot extrapolate.
     """
@@ -125,7 +125,7 @@ def course_of_weekdays(blocks: Blocks) -> Tensor:
     """Return the time of the first target within a day of each weekday, [..., 7 · 2 · turns].
 
     They are the waves that go round once, twice, … in a period, as cosines and then sines, in the
-    columns of its weekday, and 0 in those of the other days. A sum of the phase's and the weekday's
+    columns of its weekday, and 0 in the other columns. A sum of the phase's and the weekday's
     columns has the same course on all days, so that a forecast of the next day which begins on
     Friday evening could not differ from one on Thursday evening in more than its level.
     """
@@ -137,7 +137,7 @@ def course_of_weekdays(blocks: Blocks) -> Tensor:
     return (days * waves.unsqueeze(-2)).flatten(-2).to(blocks.times.dtype)
 
 
-# The arrays that clients send; they get GRAM and MOMENT of each prior.
+# The arrays that clients send. They get GRAM and MOMENT of each prior.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
 # Where clients send no prototype, they get totals over S groups of clients, [S, …], and for each
 # client the number of the others in each, [K, S], 0 for a group that is not its own.
@@ -175,8 +175,8 @@ class MeansContext(Context):
 class Part(NamedTuple):
     """Some samples of all K clients.
 
-    features: [K, m, D]; residuals: the targets minus the newest value, which W forecasts,
-    [K, m, H]; mask: [K, m, H], 1 for the targets that count, else 0.
+    features: [K, m, D]. residuals: the targets minus the newest value, which W forecasts,
+    [K, m, H]. mask: [K, m, H], 1 for the targets that count, else 0.
     """
 
     features: Tensor
@@ -236,7 +236,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         """Yield these clients' samples, from the first that counts to the last, in parts: the
         features of a whole year are gigabytes.
 
-        mask: [K, n, H]; width: the number of values that the caller computes from a sample, if
+        mask: [K, n, H]. width: the number of values that the caller computes from a sample, if
         larger than the number of features.
         """
         first, end = extent(mask[rows])
@@ -430,8 +430,8 @@ class Fits:
         yield _family([fit[..., 1:, :, :] for fit in fits])
 
     def with_one_penalty(self, penalties: Sequence[float]) -> Family:
-        """Return fits with the same penalty for all features, drawn to the last value; with waves
-        and without."""
+        """Return fits with the same penalty for all features, drawn to the last value, both with
+        waves and without."""
         fits = []
         for penalty in penalties:
             for waves in self._available((penalty, math.inf)):
@@ -458,7 +458,7 @@ def extent(mask: Tensor) -> tuple[int, int]:
 
 
 def random_features(settings: Settings, layout: WindowLayout) -> RandomFeatureForecaster:
-    """Return the model; every process draws the same features."""
+    """Return the model. Every process draws the same features."""
     draws = torch_stream(settings.seed, "random features")
     width = settings.method_table(KindredSettings).features
     courses = settings.data.learns_weeks and layout.horizon > 1

@@ -40,7 +40,7 @@ ROWS_AT_ONCE = 256  # clients; with thousands, every further matrix of all pairs
 def kinship(divergence: Tensor, temperature: float) -> Tensor:
     """Return the weights of the other clients in client n's prior in row n, [N, N] float64.
 
-    softmax over m ≠ n of −D[n, m] / (temperature · median of all D > 0); 0 on the diagonal. An
+    softmax over m ≠ n of −D[n, m] / (temperature · median of all D > 0), with 0 on the diagonal. An
     infinite temperature, or clients that do not differ, give all others the same weight.
     divergence: [N, N], N ≥ 2, symmetric.
     """
@@ -57,13 +57,13 @@ def kinship(divergence: Tensor, temperature: float) -> Tensor:
 
 
 def median_of_unlike(divergence: Tensor) -> float:
-    """Return the median of the divergences above 0 in the upper triangle; 0 if none is."""
+    """Return the median of the divergences above 0 in the upper triangle, or 0 if none is."""
     rows = (row[n + 1 :] for n, row in enumerate(divergence.numpy()))
     unlike = np.concatenate([row[row > 0] for row in rows])
     return float(np.median(unlike.astype(np.float64), overwrite_input=True)) if unlike.size else 0.0
 
 
-# On a client's scale, its values have mean square 1 and differences of two values at most 4; a
+# On a client's scale, its values have mean square 1 and differences of two values at most 4, and a
 # spike that is carried over a gap can add to that.
 LARGEST_MEAN_SQUARE = 400.0
 LARGEST_PROTOTYPE = 100.0
@@ -130,7 +130,7 @@ class KindredStrategy(PersonalStrategy):
         return np.asarray(self.received.stacked(name, clients).sum(axis=0, dtype=np.float64))
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return the clients that have sent means; those that only receive are added."""
+        """Return the clients that have sent means, with those that only receive added."""
         if self.final_after_training:
             return super().to_evaluate(clients, round_)
         return [key for key in clients if key in self.federation.history.trained]

@@ -46,8 +46,8 @@ def trailing_means(known: Floats, period: int) -> Floats:
 
 
 def filled(known: Floats) -> Floats:
-    """Return the columns [T, k] with the last value before a gap in its place; NaN before the first
-    value."""
+    """Return the columns [T, k] with each gap filled by the last value before it, and NaN before
+    the first value."""
     rows = np.where(np.isfinite(known), np.arange(len(known))[:, None], 0)
     carried: Floats = np.take_along_axis(known, np.maximum.accumulate(rows, axis=0), axis=0)
     return carried
@@ -74,7 +74,7 @@ class Columns:
         return used.ravel()
 
     def standardised(self, known: Floats, period: int) -> Floats:
-        """Return v, [T, 3, k], of columns [T, k]; a missing value has the mean of all clients."""
+        """Return v, [T, 3, k], of columns [T, k]. A missing value has the mean of all clients."""
         wide = trailing_means(np.nan_to_num(filled(known) - self.mean[0]) + self.mean[0], period)
         size = np.maximum(np.abs(self.mean), 1.0)
         varies = self.deviation > _SMALLEST_DEVIATION * size

@@ -77,7 +77,7 @@ class Sums:
         return replace(self, gram=gram, moment=self.moment * factors)
 
     def without(self, response: Floats) -> Sums:
-        """Return the sums of what a response [D] leaves of the differences."""
+        """Return the sums of the differences less a response [D]."""
         left = self.moment - self.gram @ response
         square = self.square - (self.moment + left) @ response
         return replace(self, moment=left, square=max(float(square), _TINY))
@@ -178,8 +178,8 @@ def evidence(sums: Sums) -> tuple[Floats, Floats]:
 
 
 def posterior(sums: Sums, factors: Floats) -> tuple[Floats, float]:
-    """Return the posterior mean of θ, [D], and the logarithm of its likelihood over that of no
-    response, which counts half itself. factors: [D], by which the features are scaled first."""
+    """Return the posterior mean of θ, [D], and the logarithm of its likelihood over the likelihood
+    of no response, which counts half itself. factors: [D], which scale the features first."""
     used = factors > 0
     logs, of_used = evidence(sums.scaled(factors).of(used))
     logs = np.append(logs - np.log(len(logs)), 0.0)
@@ -190,8 +190,8 @@ def posterior(sums: Sums, factors: Floats) -> tuple[Floats, float]:
 
 
 def column_weights(sums: Sums, columns: Columns) -> Floats:
-    """Return for each feature the probability that its column alone matters, [D]; 0 for features
-    that are always 0."""
+    """Return for each feature the probability that its column alone matters, [D], with 0 for
+    features that are always 0."""
     weights = np.zeros((FEATURES, len(columns.is_used)))
     if columns.is_used.sum() == 1:  # the fit itself decides
         return columns.features.astype(float)
@@ -231,7 +231,7 @@ def fitted(
 
 
 class _Candidate(NamedTuple):
-    """A response: θ on features within the client's own range and within everybody's, [2, D]; and
+    """A response: θ on features within the client's own range and within everybody's, [2, D], and
     the logarithm of its weight by the train part."""
 
     parts: Floats
@@ -278,8 +278,8 @@ def _errors(
     ranges: Sequence[tuple[Floats, Floats]],
     solutions: Floats,
 ) -> Floats:
-    """Return the mean square of the seasonal difference of what each candidate leaves of the
-    validation part, [C]; 0 without any.
+    """Return the mean squared seasonal difference of the values less each candidate's response,
+    over the validation part, [C], or 0 if that part has no differences.
 
     solutions: [C, 2, D], for features within each of the ranges.
     """

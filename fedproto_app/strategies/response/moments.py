@@ -43,7 +43,7 @@ class Moments(NamedTuple):
 
     @property
     def size(self) -> Floats:
-        """The root mean square of each column, [k]; 0 without a client."""
+        """The root mean square of each column, [k], or 0 without a client."""
         squares = (self.square[0] + self.variance[0]) / np.maximum(self.clients, 1)
         size: Floats = np.sqrt(np.maximum(squares, 0.0))
         return size
@@ -63,7 +63,7 @@ class Moments(NamedTuple):
 
 
 def stated_moments(scales: Mapping[str, tuple[float, float]], names: Sequence[str]) -> Moments:
-    """Return moments with these means and deviations; other columns are of 0 and 1."""
+    """Return moments with these means and deviations, and 0 and 1 for all other columns."""
     mean, deviation = np.array([scales.get(name, (0.0, 1.0)) for name in names]).reshape(-1, 2).T
     wide = np.ones((WIDTHS, 1))
     is_other = np.isin(names, list(scales)).astype(float)
@@ -72,7 +72,7 @@ def stated_moments(scales: Mapping[str, tuple[float, float]], names: Sequence[st
 
 
 def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
-    """Return a client's moments over its train part; all 0 for a column without values there."""
+    """Return a client's moments over its train part, all 0 for a column without values there."""
     known = series.known[: max(1, train.stop)]  # a client may have no train part
     has_value = np.isfinite(known[train]).any(axis=0)
     wide = trailing_means(np.nan_to_num(filled(known)), period)[train]
@@ -96,8 +96,8 @@ def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
 
 
 def unit_fault(own: Moments, total: Moments, names: Sequence[str]) -> str | None:
-    """Return which column of a client is far larger than in the total, or without the client in it,
-    as if it were in another unit; None if none is."""
+    """Return which column of a client is far larger than in the total, or in the total without the
+    client, as if it were in another unit. Return None if none is."""
     rest = total.less(own)
     for column, name in enumerate(names):
         mine, sizes = own.size[column], [total.size[column]]

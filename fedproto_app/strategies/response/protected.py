@@ -3,10 +3,10 @@
 With *private* columns everything that a client sends is in the row: A, b, q, and its number of days
 times the mean diagonal of A. Clipping the row scales all of it alike, which leaves the client's
 solution as it is, so a row is usually as long as the clip. The scale comes back in the total: the
-mean diagonal of A is set to what is usual for standardised columns.
+mean diagonal of A is set to the usual value for standardised columns.
 
 With *public* columns, as weather is, A and which values a client has seen need no noise. The row is
-b and q, relative to what is usual, so that a clip of 1 shortens few.
+b and q, relative to their usual size, so that a clip of 1 shortens few.
 
 The server raises the eigenvalues of A to those that noise alone would have, which also damps the
 noise of b where the columns say little.
@@ -75,7 +75,7 @@ def public_sums(total: Floats, gram: Floats, features: NDArray[np.bool_], deviat
 def _expanded(
     gram: Floats, moment: Floats, square: float, features: NDArray[np.bool_], deviation: float
 ) -> Sums:
-    """Return sums of all D features from those of some, with A as `maths.ridge.definite`."""
+    """Return sums of all D features from the sums of some, with A as `maths.ridge.definite`."""
     width = len(features)
     raised = definite(torch.from_numpy(gram), deviation).numpy() if deviation else gram
     sums = Sums(np.zeros((width, width)), np.zeros(width), max(square, 0.0), 0.0)

@@ -366,7 +366,7 @@ def _median_client(moments: Sequence[Moments]) -> Moments:
 
 
 class ResponseStrategy(FlowerStrategy):
-    """The rounds of the stage, and then those of the method."""
+    """The rounds of the stage, and then the method's rounds."""
 
     def __init__(self, settings: Settings, federation: Federation, method: BaseStrategy) -> None:
         super().__init__(method)
