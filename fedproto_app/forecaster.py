@@ -37,8 +37,8 @@ class Forecaster:
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
     ("h", "30min", "B", "MS", "QE"), or 1 for counted steps. None: not checked. horizon: the number
-    of values forecast at once, for which there are intervals. period, calendar: by default those
-    that suit the step of the data. known: the columns of the frame known in advance, such as a
+    of values forecast at once, with intervals. period, calendar: by default those that suit the
+    step of the data. known: the columns of the frame known in advance, such as a
     weather forecast. model: as for `run`. settings: further settings, with dotted keys or nested.
     folder: for the runs, by default a temporary folder, which is removed with the forecaster.
     on_round, progress: as for `run`.

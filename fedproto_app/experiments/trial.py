@@ -115,7 +115,7 @@ SCALINGS = ("none", "client", "sequence")
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a person sets instead of the trial; None or "" leaves the choice to it.
+    """What a person sets instead of the trial, where None or "" leaves the choice to it.
 
     horizon, period: in steps. clients_from, target: the columns of a table that name the clients
     and that are forecast. clients: simulated clients, for images and sequences that name none.
