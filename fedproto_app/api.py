@@ -76,17 +76,17 @@ def run(
     """Simulate an experiment in this process and worker processes.
 
     data: a frame of series, long with a row per client and time or wide with a column per client
-    (docs/python.md); without it, config may come first. config: a TOML file or a mapping of
+    (docs/python.md). Without a frame, config may come first. config: a TOML file or a mapping of
     settings, over the defaults. changes: single settings over these, such as ``local_epochs=2``, or
-    ``fuels__beta=30`` for a setting in a table. Of a frame, period and calendar follow its clock
-    where no setting says otherwise.
+    ``fuels__beta=30`` for a setting in a table. Period and calendar follow a frame's clock where no
+    setting says otherwise.
 
     id_col, time_col, target_col: the columns of a long frame, by default those with usual names,
     such as unique_id, ds and y. model: a class of a `torch.nn.Module` or a function that makes one
     (docs/extending.md), instead of ``model.module``. on_round: called after each round with its
-    row, a dict like a row of `Run.rounds`; what it raises ends the run. nodes: the number of
-    simulated nodes. workers: the number of worker processes, which does not change results; None:
-    one per core, as far as there is work. progress: show rounds as they end.
+    row, a dict like a row of `Run.rounds`. An exception that it raises ends the run. nodes: the
+    number of simulated nodes. workers: the number of worker processes, by default one per core as
+    far as there is work. It does not change results. progress: show rounds as they end.
     """
     look_here_for_users_code()
     table = _settings_of(data, config, (id_col, time_col, target_col), model, changes, "runs")
@@ -133,9 +133,9 @@ def compare(runs: Runs) -> DataFrame:
 
 
 def report(runs: Runs, path: str | Path | None = None) -> Path:
-    """Write a report on finished runs, one HTML file; return its path.
+    """Write a report on finished runs into one HTML file, and return its path.
 
-    runs: as for `compare`. path: of the file; default: report.html in the folder of a single run,
+    runs: as for `compare`. path: of the file, by default report.html in the folder of a single run,
     or in the current folder.
     """
     from fedproto_app.report.page.document import write_report
@@ -157,10 +157,11 @@ def check(
 ) -> DataFrame:
     """Return what a run would make of series, a row per client.
 
-    data: a frame as for `run`, or a path as for ``fedproto data check``. Columns: unique_id; start,
-    the first time or step; steps; period, found by autocorrelation, missing if there is none;
-    missing, a share; verdict, ``ok``, ``constant`` or ``refused``; notes, the reason or what is
-    odd. changes: as for `run`.
+    data: a frame as for `run`, or a path as for ``fedproto data check``. changes: as for `run`.
+
+    The columns are unique_id, start (the first time or step), steps (their number), period (found
+    by autocorrelation, missing if there is none), missing (a share), verdict (``ok``, ``constant``
+    or ``refused``) and notes (the reason or what is odd).
     """
     import pandas as pd
 
@@ -216,8 +217,8 @@ def sweep(
 
     data, config, changes and the columns: as for `run`. grid: the values of each setting, by
     dotted key. ranges: texts such as ``1e-4..1e-2:log``, for search ``random`` or ``optuna`` with a
-    number of trials. folder: default: one in sweeps, named after the settings; the same call goes
-    on with a sweep that was stopped. parallel: runs at a time.
+    number of trials. folder: by default one in sweeps, named after the settings. The same call
+    resumes a sweep that was stopped. parallel: runs at a time.
     """
     import pandas as pd
 
@@ -296,7 +297,7 @@ class Run:
 
     @property
     def rounds(self) -> DataFrame:
-        """The rounds of rounds.jsonl, a row each; nested figures have dots: ``loss.total``."""
+        """The rounds of rounds.jsonl, a row each. Nested figures have dots, as ``loss.total``."""
         import pandas as pd
 
         return pd.json_normalize(read_rounds(self.path)).set_index("round")
@@ -382,19 +383,19 @@ class Run:
     ) -> DataFrame:
         """Forecast the next values of the clients' series with intervals, in the series' units.
 
-        frame: the series up to now, with columns as for `run`; None: the series that the run's
-        source has now. steps: None: data.horizon. clients: the clients that must be forecast; ():
-        all clients that can be forecast. future: the columns known in advance of the next steps, a
-        row for each client and time, or for each time if all clients have the same; None: the rows
+        frame: the series up to now, with columns as for `run`. None means the series that the run's
+        source has now. steps: by default data.horizon. clients: the clients that must be forecast,
+        by default all that can be. future: the columns known in advance for the next steps, a row
+        for each client and time, or for each time if all clients have the same. None means the rows
         after the last values, and data.covariates. levels: of the intervals, in percent, from 1 to
         99.
 
         Returns a row per client and step with the columns unique_id, ds (a time, or a step without
-        times), y_hat, and the interval ends, such as lo-80 and hi-80; these are NaN beyond
+        times), y_hat, and the interval ends, such as lo-80 and hi-80, which are NaN beyond
         data.horizon steps. Ids and times are written as in the frame. At weekdays and times of day
         that never have a value, forecasts are NaN and a warning says so. Warns of clients in the
-        data that cannot be forecast, for instance because they did not train, and of what was done
-        to columns known in advance. Raises `FedProtoError` if one of `clients`, or every client,
+        data that cannot be forecast, for instance because they did not train, and of changes to
+        columns known in advance. Raises `FedProtoError` if one of `clients`, or every client,
         cannot be forecast, or if a column known in advance lacks a value.
         """
         import numpy as np

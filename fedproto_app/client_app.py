@@ -31,7 +31,7 @@ app = ClientApp()
 
 @app.query("alive")
 def alive(message: Message, context: Context) -> Message:
-    """Answer a probe at once; an order that this node has not answered yet is then lost."""
+    """Answer a probe at once. An order that this node has not answered yet is then lost."""
     return write_alive(to=message)
 
 
@@ -66,7 +66,7 @@ def masking(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the clients that the order names; reply with a masked sum if the order asks for it."""
+    """Train the clients that the order names. Reply with a masked sum if the order asks for it."""
     from fedproto_app.node.orders import train_masked
     from fedproto_app.node.process import in_simulation
 

@@ -36,13 +36,14 @@ class Forecaster:
     """Forecasts of many series, each a client that trains with the others.
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
-    ("h", "30min", "B", "MS", "QE"), or 1 for counted steps; None: not checked. horizon: values
-    forecast at once; intervals reach so far. period, calendar: None: by the step of the data.
-    known: the columns of the frame that are known in advance, such as a weather forecast. model: as
-    for `run`. settings: further settings, with dotted keys or nested. folder: for the runs; None: a
-    temporary one, which is removed with the forecaster. on_round, progress: as for `run`.
+    ("h", "30min", "B", "MS", "QE"), or 1 for counted steps. None: not checked. horizon: the number
+    of values forecast at once, with intervals. period, calendar: by default those that suit the
+    step of the data. known: the columns of the frame known in advance, such as a
+    weather forecast. model: as for `run`. settings: further settings, with dotted keys or nested.
+    folder: for the runs, by default a temporary folder, which is removed with the forecaster.
+    on_round, progress: as for `run`.
 
-    run_: the `Run` after `fit`. Of a copy without `folder` it is a part of the run, in a temporary
+    run_: the `Run` after `fit`. In a copy without `folder` it is a part of the run, in a temporary
     folder of the copy: its settings, results, models and series, without what training needs.
     """
 
@@ -63,7 +64,7 @@ class Forecaster:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: object) -> Self:
-        """Set parameters by name; raise `FedProtoError` for a name that is no parameter."""
+        """Set parameters by name. Raises `FedProtoError` for a name that is no parameter."""
         names = [field.name for field in fields(self)]
         for name, value in params.items():
             if name not in names:
@@ -74,7 +75,7 @@ class Forecaster:
     def fit(
         self, df: DataFrame, id_col: str = "", time_col: str = "", target_col: str = ""
     ) -> Self:
-        """Train on the series of a frame, long or wide; columns as for `run`.
+        """Train on the series of a frame, long or wide, with columns as for `run`.
 
         Raises `FedProtoError` for data or parameters that cannot be used.
         """
@@ -116,15 +117,15 @@ class Forecaster:
         new_df: DataFrame | None = None,
         X_df: DataFrame | None = None,
     ) -> DataFrame:
-        """Forecast the next h values of every series; None: the horizon.
+        """Forecast the next h values of every series, by default as many as the horizon.
 
         level: the intervals to add, in percent, from 1 to 99. new_df: the values up to now of
-        clients that trained, in columns as for `fit`. X_df: the columns known in advance of the
+        clients that trained, in columns as for `fit`. X_df: the columns known in advance for the
         next h steps, `future` of `Run.forecast`. Returns the columns unique_id, ds and y_hat,
-        and for each level lo and hi, such as lo-80 and hi-80; the first two have the names given to
+        and for each level lo and hi, such as lo-80 and hi-80. The first two have the names given to
         `fit`, and are written as in the frame. Warns of clients of new_df that did not train, have
-        too few values, or whose values end before those of the training; raises `FedProtoError` if
-        no client can be forecast.
+        too few values, or whose values end before their training data. Raises `FedProtoError` if no
+        client can be forecast.
         """
         import numpy as np
 
@@ -229,9 +230,10 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
 
 
 def _offsets(freq: str | int | BaseOffset) -> list[BaseOffset]:
-    """Return the steps that pandas writes so, none for an int; raise `DataError` for no such step.
+    """Return the steps that pandas writes like this, none for an int.
 
-    M, Q and Y, as periods have them, are the steps from their start and from their end.
+    M, Q and Y, as periods have them, are the steps from their start and from their end. Raises
+    `DataError` if there is no such step.
     """
     from pandas.tseries.frequencies import to_offset
 

@@ -85,7 +85,7 @@ def conduct(
     persistence: Persistence | None = None,
     watching: Sequence[Listener] = (),
 ) -> None:
-    """Wait for the nodes, train, and write the results; resume from a checkpoint if set so.
+    """Wait for the nodes, train, and write the results. Resume from a checkpoint if set so.
 
     watching: further listeners of each round.
     """

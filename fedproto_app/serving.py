@@ -2,8 +2,8 @@
 
 A node's state folder contains the tensors, the run's settings, and for every kept model the scale
 of its training data. New values are standardised with this scale, never with their own. A model
-forecasts H values at once; further values come from blocks of H, which take the forecasts before
-them as values.
+forecasts H values at once. Further values come in blocks of H, which take the forecasts before them
+as inputs.
 
 If models see the calendar, times are read from the source's clock, so a file may begin anywhere. A
 source without times counts steps: its data must begin where the training data began. A client whose
@@ -102,7 +102,7 @@ class ClientForecast:
 def write_csv(
     forecasts: Sequence[ClientForecast], file: TextIO, layout: Layout = "as-data"
 ) -> None:
-    """Write values and limits as the data's table is written; unknown values are empty.
+    """Write values and limits as the data's table is written. Unknown values are empty.
 
     A long table has a row per client and step. A wide one has a row per step and a column per
     client, then columns such as ``north-lo-80``. Names, delimiter and decimal sign are the data's.
@@ -131,7 +131,7 @@ def _long_rows(forecast: ClientForecast, decimal: str) -> Iterator[list[str]]:
 
 
 def _wide_rows(forecasts: Sequence[ClientForecast], decimal: str) -> Iterator[list[str]]:
-    """Yield the rows of a table; all its columns end with its last row."""
+    """Yield the rows of a table whose columns all end with its last row."""
     for ahead in range(len(forecasts[0].values)):
         values = [forecast.text(forecast.values[ahead], decimal) for forecast in forecasts]
         limits = [
@@ -237,8 +237,8 @@ def _state_folder(folder: Path) -> Path:
 def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str, Tensor]:
     """Return the client's kept model, without the client axis.
 
-    The parameters that it predicts with have the task's names; the method's memory is included as
-    ``memory/…``. Parameters that the client never trained have their initial values. Raises
+    The parameters that it predicts with have the task's names, and the method's memory is included
+    as ``memory/…``. Parameters that the client never trained have their initial values. Raises
     `FedProtoError` if there is no kept model, or if parts of it are missing.
     """
     if (tensors := store.read_kept(client)) is None:
@@ -279,9 +279,9 @@ def forecast(
 ) -> tuple[list[ClientForecast], dict[str, str]]:
     """Return the clients' forecasts in the order of the series, and the reasons of the others.
 
-    states: of one node, or of all nodes of a run. series: see `load_histories`; of their known
-    columns those of the training are used. clients: the clients that must be forecast; if empty,
-    all that can be. levels: of the intervals, in percent, from 1 to 99.
+    states: of one node, or of all nodes of a run. series: see `load_histories`. Only the known
+    columns that were used in training are used. clients: the clients that must be forecast, or if
+    empty, all that can be. levels: of the intervals, in percent, from 1 to 99.
 
     Raises `DataError` if a required client cannot be forecast, if none can, if a known column of
     the training is missing or lacks a value, if the steps do not fit into memory, or if a series
@@ -470,7 +470,7 @@ def _forecasts(
 
 def _response_of(state: NodeState, client: ClientSeries, period: int) -> NDArray[np.float64]:
     """Return what the known columns do to a client's series, on its standard scale, [T'], from its
-    first value to the end of the columns; empty if its model was trained without any."""
+    first value to the end of the columns. It is empty if the model was trained without any."""
     numbers = state.store.record(client.name).response
     if not numbers:
         return np.zeros(0)
@@ -484,7 +484,7 @@ def _histories(
     data: DataSettings,
 ) -> Matrix:
     """Return the newest values that the windows need, [K, L], without the response, with gaps
-    filled as in training; 0 before the first value of a shorter series."""
+    filled as in training, and with 0 before the first value of a shorter series."""
     histories = np.zeros((len(cohort), reach(data)))
     for row, (client, scale) in enumerate(zip(cohort, scales, strict=True)):
         values = scale.standardised(client.values)
@@ -508,7 +508,7 @@ def _next_values(
 
     missing: [K], how many places of each history are before its first value. begin: [K], the
     position of each client's first forecast on the source's clock. empty: [K, n], n a multiple of
-    H, the empty times; they take the value before them.
+    H, the empty times, which take the value before them.
     """
     data, length = task.settings.data, history.shape[1]
     values = np.concatenate([history, np.empty(empty.shape)], axis=1)
@@ -532,9 +532,10 @@ def _client_forecast(
     period: int,
     levels: Sequence[int],
 ) -> ClientForecast:
-    """Return a forecast without values at its empty times; only its first H values have intervals.
+    """Return a forecast without values at its empty times.
 
-    values, half_widths: [n] and [L, n], in the series' units.
+    values, half_widths: [n] and [L, n], in the series' units. Only the first H values have
+    intervals.
     """
     if not np.isfinite(values).all():
         raise DataError(f"client {series.name!r}: its kept model gives no finite forecast")

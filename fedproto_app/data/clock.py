@@ -72,13 +72,13 @@ _FARTHEST = 200_000  # years before or after 1970 that microseconds can count
 class Clock:
     """The meaning of a position: its time, by steps of one length or by steps of the calendar.
 
-    step: its length, or for steps of the calendar a number of months or a day. offset: what a time
-    lies after the beginning of its step; below 0 what it lies before the end of the step's first
-    month. utc: True if the source's times had an offset from UTC and were converted to UTC. month:
-    where a step has several months, how many the step of position 0 begins after January 1970.
-    week: which weekdays have steps, from Monday on; a step of months lies on the next such day, or,
-    with an offset below 0, on the one before. form: how the source writes times, as pandas names
-    the periods Y, Q and M, or "".
+    step: its length, or for steps of the calendar a number of months or a day. offset: how long
+    after the beginning of its step a time lies, or below 0, how long before the end of the step's
+    first month. utc: True if the source's times had an offset from UTC and were converted to UTC.
+    month: where a step has several months, how many the step of position 0 begins after January
+    1970. week: which weekdays have steps, from Monday on. A step of months lies on the next such
+    day, or, with an offset below 0, on such a day before. form: how the source writes times, as
+    pandas names the periods Y, Q and M, or "".
     """
 
     step: np.timedelta64
@@ -169,7 +169,7 @@ class Clock:
 
     @property
     def cycle(self) -> int:
-        """How many steps a day has, a week of days, or a year of months; 0 without such a cycle."""
+        """The steps of a day, a week of days, or a year of months, 0 without such a cycle."""
         if self.months:
             return 0 if 12 % self.months or self.months == 12 else 12 // self.months
         of_day = self.steps_in(DAY)
@@ -178,7 +178,7 @@ class Clock:
 
     @property
     def year(self) -> int:
-        """How many steps of a week or longer a year has, at least 1; 0 if steps are shorter."""
+        """How many steps of a week or longer a year has, at least 1, or 0 if steps are shorter."""
         weeks = self.step_seconds / float(WEEK / np.timedelta64(1, "s"))
         if weeks < 1 or self.months:
             return (self.cycle or 1) if self.months else 0
@@ -224,7 +224,7 @@ class Clock:
     def first_at(self, time: datetime) -> int:
         """Return the first position whose time is not before this one.
 
-        A time with an offset from UTC is converted to UTC; without one it is taken as written.
+        A time with an offset from UTC is converted to UTC. Other times are taken as written.
         """
         if time.tzinfo is not None:
             time = time.astimezone(UTC).replace(tzinfo=None)
@@ -259,7 +259,7 @@ class Clock:
 
     @classmethod
     def of(cls, numbers: Iterable[float]) -> Clock:
-        """Return the clock whose numbers these are; raise `ValueError` for others."""
+        """Return the clock with these numbers. Raises `ValueError` if no clock has them."""
         step, offset, utc, month, week, is_months = map(int, numbers)
         if step <= 0 or not 0 < week < 2**7 or not 0 <= month < max(1, step * is_months):
             raise ValueError("no clock")
@@ -268,7 +268,7 @@ class Clock:
 
 
 def sampling_step(times: Times) -> np.timedelta64 | None:
-    """Return the most common distance between neighbouring times; None for fewer than two times."""
+    """Return the most common distance between neighbouring times, None for fewer than two times."""
     return _common_step([times])
 
 
@@ -290,10 +290,10 @@ def _common_step(
 
 
 def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> Clock | None:
-    """Return the clock of the times of several clients, each in order; None if they show no step.
+    """Return the clock of the times of several clients, each in order, None if they show no step.
 
     Times that all lie on one day of a month, from its start or its end, are steps of months, and
-    days without certain weekdays are steps of the others. Else the step is the most common
+    days without certain weekdays are steps of the other weekdays. Else the step is the most common
     distance. may_lack_rows: whether most rows may be left out, so that the step is the largest that
     divides the distances of all times, and days without rows are days.
     """
@@ -371,7 +371,7 @@ def on_the_clock(
     *,
     may_lack_rows: bool = False,
 ) -> tuple[Matrix, int]:
-    """Put rows on the regular grid of their clock; missing rows become NaN.
+    """Put rows on the regular grid of their clock, with NaN for missing rows.
 
     times: [T] strictly increasing, all of the clock. values: [T, N].
     clock: None only if there is at most one row, which then starts at 0.
@@ -590,7 +590,7 @@ def _year_last_form(texts: Series, where: str) -> str:
     """Return the form of dates whose year comes last, such as 31.01.2014 13:00 or 1/31/14 1:00 PM.
 
     With dots the day comes first. Otherwise the day or the month comes first, whichever makes every
-    cell a date and the dates increase; raises `DataError` if both do.
+    cell a date and the dates increase. Raises `DataError` if both do.
     """
     import pandas as pd
 

@@ -22,9 +22,9 @@ Positions = NDArray[np.int64]
 def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> NDArray[np.bool_]:
     """Return whether the client never has a value at the times of these positions, [n].
 
-    A position is looked up by its time of day and by its time of the week, of months by its place
-    in the year. Without a clock these are its places in one period and in seven. The whole series
-    decides, in which a time must have come `FEWEST_TIMES` times. period: in steps.
+    A position is looked up by its time of day and by its time of the week, or for steps of months
+    by its place in the year. Without a clock these are its places in one period and in seven. The
+    whole series decides, and a time must have come `FEWEST_TIMES` times. period: in steps.
     """
     present = np.isfinite(series.values)
     empty = np.zeros(len(positions), dtype=bool)
@@ -44,7 +44,7 @@ def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> ND
 
 
 def empty_times_text(series: ClientSeries, period: int) -> str:
-    """Return the empty times of a week in words, such as "on Sundays"; "" if there are none."""
+    """Return the empty times of a week in words, such as "on Sundays", or "" if there are none."""
     week = series.start + np.arange(_week(series, period))
     empty = is_empty_time(series, week, period)
     if not empty.any():

@@ -20,7 +20,7 @@ from fedproto_app.core.errors import DataError, did_you_mean
 
 # A share of the memory, because a run holds values several times: as series, as windows, scaled.
 LARGEST_SHARE = 0.25
-# Of a container, in cgroups of version 2 and 1; a number of bytes, "max" without a limit.
+# The limits of a container, in cgroups of version 2 and 1: a number of bytes, or "max".
 _CONTAINER_LIMITS = (
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
@@ -64,7 +64,7 @@ def require_room(size: int, where: object) -> None:
 
 
 def content_of(path: Path) -> bytes:
-    """Return all bytes of a file; `DataError` if there are too many."""
+    """Return all bytes of a file. Raises `DataError` if there are too many."""
     try:
         size = path.stat().st_size
         require_file(path)
@@ -124,12 +124,12 @@ class FileTree(Protocol):
         """Return the names of all files except hidden files, in ascending order."""
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file; for a damaged archive, zipfile's errors pass through."""
+        """Return the content of a file. For a damaged archive, zipfile's errors pass through."""
 
 
 @contextmanager
 def open_tree(path: Path) -> Iterator[FileTree]:
-    """Open the tree at a path; each caller gets a separate tree, so threads do not interfere."""
+    """Open the tree at a path. Each caller gets a separate tree, so threads do not interfere."""
     if path.is_dir():
         yield _Folder(path)
         return

@@ -1,7 +1,7 @@
 """What ``data.source`` can name, and how a path is recognised.
 
 A format is a module in ``data/formats/`` with a record ``FORMAT``, which holds everything that the
-app knows of it; nothing else lists it. A function or a `Source` of a module of the user's is
+app knows of it. Nothing else lists it. A function or a `Source` in a module of the user's is
 ``package.module:NAME``.
 """
 
@@ -58,7 +58,7 @@ class Source:
 
 
 class Fit(IntEnum):
-    """How well a format fits a path; the format that fits best reads it."""
+    """How well a format fits a path. The format that fits best reads it."""
 
     NONE = 0
     NAME = 1  # the path's name allows it
@@ -75,8 +75,8 @@ class Candidate:
 
     @cached_property
     def files(self) -> list[str]:
-        """The names of the files in a folder or a zip archive, with slashes; hidden ones are left
-        out. [] if it is neither, or damaged."""
+        """The names of the files in a folder or a zip archive, with slashes, without hidden files.
+        [] if it is neither, or damaged."""
         if not self.is_folder:
             try:
                 with open_tree(self.path) as tree:
@@ -98,8 +98,8 @@ class Candidate:
 
     @cached_property
     def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        """The shape and type of each array of an npz archive up to a damaged one; {} if it is no
-        archive."""
+        """The shape and type of each array of an npz archive before any damaged array, {} if it is
+        no archive."""
         arrays = {}
         try:
             with open_archive(self.path) as archive:
@@ -116,8 +116,8 @@ class Reading:
 
     notes: remarks for a person, a line each. left_out: columns that are not read, a line each with
     the reason. is_guess: whether the file's content gave no evidence. target: the column of a table
-    that is forecast, "" if every column is a client. beside: further columns of a long table, which
-    may be known in advance.
+    that is forecast, "" if every column is a client. beside: further columns of a long table that
+    the person may know in advance.
     """
 
     source: str
@@ -150,7 +150,7 @@ class Reading:
 
     @property
     def form(self) -> str:
-        """The form of the table: wide, long or folder; "" for other data."""
+        """The form of the table: wide, long or folder, or "" for other data."""
         source = all_sources().get(self.source)
         return source.form if source else ""
 
@@ -182,11 +182,11 @@ class Format:
     """A format of files, or an embedded data set.
 
     sources: one, or several if the same files can be read in several ways. paths: what a person
-    names to read it, in words, such as "an .h5 file"; "" for data without a path. fit: says how
+    names to read it, in words, such as "an .h5 file", or "" for data without a path. fit: says how
     well a path fits. reading: recognises the settings that read a path that fits best, with the
-    person's answers; None: the first source reads it without further settings. covariates: reads a
-    table of columns that are known in advance, for series with this clock, see `known_columns`;
-    None: the format has no tables.
+    person's answers. None: the first source reads it without further settings. covariates: reads a
+    table of columns known in advance, for series with this clock, see `known_columns`. None: the
+    format has no tables.
     """
 
     sources: tuple[Source, ...]

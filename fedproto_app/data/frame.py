@@ -53,10 +53,10 @@ def series_of_frame(
     *,
     data: DataSettings | None = None,
 ) -> list[ClientSeries]:
-    """Return the clients of a frame, in its order; NaN is a missing value.
+    """Return the clients of a frame, in its order. NaN is a missing value.
 
-    A frame is long if id_col is given or a column has a usual name of clients, such as unique_id;
-    times and values are then in time_col and target_col, or in columns with usual names, such as ds
+    A frame is long if id_col is given or a column has a usual name of clients, such as unique_id.
+    Times and values are then in time_col and target_col, or in columns with usual names, such as ds
     and y. Otherwise every column is a client, and the times are the index, time_col or a column
     with a usual name. Without times rows are counted. data: settings whose columns known in advance
     are read from a long frame. Raises `DataError` as for a file.
@@ -119,7 +119,7 @@ def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> K
 
 
 def known_settings(settings: Mapping[str, object]) -> DataSettings:
-    """Return those of a run's settings, with dotted keys, that give columns known in advance."""
+    """Return a run's settings that give columns known in advance. settings: with dotted keys."""
     return settings_from({key: settings[key] for key in _OF_KNOWN if key in settings}).data
 
 
@@ -178,7 +178,7 @@ def labels_of(frame: DataFrame, id_col: str = "", time_col: str = "") -> Labels:
 class _Form:
     """A frame with its index as columns.
 
-    flat: columns and rows are numbered. names: of the columns, as texts; labels: as the frame has
+    flat: columns and rows are numbered. names: of the columns, as texts. labels: as the frame has
     them. is_long: whether it has a row for each client and time. ids: the place of a long frame's
     column of clients, None if it is missing. zone, unit: of its times. times: the type of the
     column of times, None without one.
@@ -195,9 +195,9 @@ class _Form:
 
 
 def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) -> _Form:
-    """Return the frame's form; raise `DataError` if it is no frame, empty or ambiguous.
+    """Return the frame's form. Raises `DataError` if it is no frame, empty or ambiguous.
 
-    utc: whether the times of a zone are moments, rather than days; None: as the frame shows.
+    utc: whether the times of a zone are moments, rather than days, by default as the frame shows.
     """
     import pandas as pd
 
@@ -256,7 +256,7 @@ def _require_distinct(column: Series, title: str) -> None:
 
 
 def saved_series(clients: Sequence[ClientSeries], folder: Path) -> Path:
-    """Write the series into a file of the folder that is named after its content; return it.
+    """Write the series into a file of the folder, named after its content, and return its path.
 
     Runs on equal series read the same file, so that they count as runs on the same data.
     """
@@ -307,7 +307,7 @@ def _with_times(frame: DataFrame) -> DataFrame:
 
 def _unit_of(name: str, times: Series) -> str:
     """Return what a column of times counts: years or steps, if they are whole numbers, but neither
-    since 1970 nor dates in digits; else auto."""
+    since 1970 nor dates in digits. Otherwise return auto."""
     if times.dtype.kind not in "iu":
         return "auto"
     texts = list(map(str, sorted(set(times.head(_LOOKED_AT).tolist()))))

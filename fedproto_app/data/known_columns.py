@@ -2,7 +2,7 @@
 
 A source gives them beside the values, as a long table and a user's function do, or a table of
 covariates gives them for all sources. Holidays and harmonics of the year are functions of time, so
-they are known at any position of a clock, and are always the last columns.
+they have values at any position of a clock, and are always the last columns.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def as_trained(settings: DataSettings, columns: Sequence[str]) -> DataSettings:
 
 
 def _refuse_missing(name: str, given: Sequence[str], settings: DataSettings, where: str) -> None:
-    """Raise `DataError` for a column of ``data.known`` that is not among those of the source."""
+    """Raise `DataError` for a column of ``data.known`` that the source does not have."""
     if not given:
         raise DataError(
             f"data.known = {settings.known!r}: {where} has no columns beside the clients' values; "
@@ -239,7 +239,7 @@ def with_columns(series: ClientSeries, columns: Sequence[str], where: str) -> Cl
 
 
 def table_in(path: Path, key: str) -> KnownTable:
-    """Return the table in a file; raise `DataError` if it is none. key: as of `KnownTable`."""
+    """Return the table in a file. Raises `DataError` if it is none. key: as in `KnownTable`."""
     if not path.exists():
         raise DataError(f"{key}: {missing(path)}")
     candidate = Candidate(path)
@@ -376,7 +376,7 @@ def _carried(known: Matrix) -> Matrix:
 
 @dataclass(frozen=True)
 class Beside:
-    """A column beside the values of a table, which may be known in advance.
+    """A column beside the values of a table that the user may know in advance.
 
     steps: how far it goes on after the newest value of any client, at the median client. why_not:
     why it cannot be used, or "".
@@ -441,7 +441,7 @@ def _moved(client: ClientSeries, place: int) -> int | None:
 
 
 def advice_on(columns: Sequence[Beside], option: str) -> list[str]:
-    """Return lines on which columns could be known in advance, and why others could not.
+    """Return lines that say which columns could be used as known in advance, and why others cannot.
 
     option: names columns, such as "--set data.known=".
     """

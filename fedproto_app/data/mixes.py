@@ -35,7 +35,7 @@ def dirichlet_mixes(
 
 
 def deal(pool: Sequence[Places], shares: Counts) -> list[Places]:
-    """Return the samples of each row, [R] lists, ascending; each row takes the next of the pool.
+    """Return the samples of each row, [R] lists, ascending. Each row takes the next of the pool.
 
     pool: [C] lists of each class's samples, shuffled. shares: [R, C] samples of each class.
     """
@@ -53,7 +53,7 @@ def spread(weights: NDArray[np.float64], least: Counts, samples: int, counts: Co
     weights: [R, C] the mix that each row would have if there were enough of every class, 0 where it
     gets no sample of the class. least: [R, C] the fewest samples, 0 where the weight is 0. counts:
     [C] samples of each class. The caller makes sure that such whole numbers exist
-    (`images.partition.equal_share`); those closest to the mix of maximum entropy are returned.
+    (`images.partition.equal_share`). The result is closest to the mix of maximum entropy.
     """
     extra = maximum_entropy(weights, least, samples, counts) - least
     row_sums, room = samples - least.sum(axis=1), counts - least.sum(axis=0)

@@ -1,4 +1,4 @@
-"""Read arrays of an npz archive without unpickling objects; errors name the array."""
+"""Read arrays of an npz archive without unpickling objects. Errors name the array."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from fedproto_app.data.files import require_room
 
 Array = NDArray[np.generic]  # numbers or texts of any type
 
-# numpy and zipfile raise these for damaged bytes; RuntimeError: encrypted, or a later version.
+# numpy and zipfile raise these for damaged bytes, and RuntimeError if a file is encrypted or of a
+# later version.
 _FAULTS = (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error)
 
 
@@ -95,7 +96,7 @@ class Archive:
         return values
 
     def column_of(self, name: str, kinds: str, count: int, items: str) -> Array | None:
-        """Return a `column` of `count` values, None if there is none; items: their name in
+        """Return a `column` of `count` values, None if there is none. items: their name in
         messages."""
         if name not in self.names:
             return None

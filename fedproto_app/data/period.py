@@ -11,14 +11,14 @@ from fedproto_app.data.clock import DAY, WEEK, Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
-# An autocorrelation below this is no period; noise of T values reaches about 3 / √T.
+# An autocorrelation below this is no period. Noise of T values reaches about 3 / √T.
 FAINTEST_PERIOD = 0.2
 NOISE_PEAK = 4.0
 # A shorter lag is the period if it is nearly as strong as the strongest: 24 before 48 and 168.
 NEARLY = 0.75
 FEWEST_VALUES = 12
 # On electricity, milano and m4 the ratio is 0.72 to 0.93, and knowing the week lowers validation
-# errors; on wind and PM2.5 it is 0.98 to 1.06, and knowing the week raises them.
+# errors. On wind and PM2.5 it is 0.98 to 1.06, and knowing the week raises them.
 LIKE_A_WEEK_AGO = 0.95
 
 Vector = NDArray[np.float64]
@@ -54,10 +54,10 @@ def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
 
 
 def weeks_repeat(series: Sequence[ClientSeries], period: int) -> bool:
-    """Return whether a value tells the one a week later, where a period is a day.
+    """Return whether values predict the values a week later, where a period is a day.
 
-    It does if at the median client the mean squared difference of values seven days apart is less
-    than `LIKE_A_WEEK_AGO` of that of values six or eight days apart. Only train parts count.
+    They do if at the median client the mean squared difference of values seven days apart is less
+    than `LIKE_A_WEEK_AGO` times the same for six or eight days. Only train parts count.
     """
     share = DataSettings().train_share
     trained = [client.values[: int(len(client.values) * share)] for client in series]

@@ -1,6 +1,6 @@
 """Recognise which source reads a path, and which settings read a table.
 
-The result is a proposal to a person, who sees it; a run follows only its settings.
+The result is a proposal to a person, who sees it. A run follows only its settings.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _EMPTY_FOLDER = Reading("csv-folder", is_guess=True)
 def reading_of(path: Path, answers: Answers | None = None) -> Reading:
     """Return the settings that read this path.
 
-    answers: settings that the person has made, by dotted keys. A damaged file is not reported here;
-    its reader names the fault. Raises `DataError` if no format fits such a path, and for a table
-    that can be read in several ways, with the setting that decides.
+    answers: settings that the person has made, by dotted keys. A damaged file is not reported here,
+    because its reader names the fault. Raises `DataError` if no format fits such a path, and for a
+    table that can be read in several ways, with the setting that decides.
     """
     candidate, formats = Candidate(path), all_formats().values()
     best = max(formats, key=lambda form: form.fit(candidate))
@@ -58,7 +58,7 @@ def source_of(path: Path) -> str:
 
 
 def advice(data: DataSettings) -> str:
-    """Return a hint at settings that may read the path; "" if there are none or these are set."""
+    """Return a hint at settings that may read the path, "" if none do or they are set already."""
     answers = {"data.columns": data.columns} if data.columns else {}
     try:
         reading = reading_of(Path(data.path), answers)

@@ -1,7 +1,7 @@
 """Bring the rows of a client, or of a file of clients, into the order of time.
 
-Rows may come in any order. Local times may have an hour twice, when clocks went back: with
-``data.time-zone`` times are converted to UTC; without it, the two values of an hour are averaged,
+Rows may come in any order. Local times may have an hour twice, when clocks went back. With
+``data.time-zone`` times are converted to UTC. Without it, the two values of an hour are averaged,
 so that the time of day stays the time of people's day. An hour left out in spring is a missing
 value. Other rows that come twice are kept once if their values agree, and refused if not. Times
 that a logger stamps a little late are rounded to the step.
@@ -92,14 +92,14 @@ def in_order(
 ) -> TimedRows:
     """Return the rows of a client, or of a file of clients, in the order of time.
 
-    stamps: [T] in the order of the file. values: [T, N]. places: of these rows in the file, [T];
+    stamps: [T] in the order of the file. values: [T, N]. places: of these rows in the file, [T].
     None: they are all of its rows. zone: of local times, such as Europe/Berlin, or "".
     where, row: names of the file and, by its place, of a row in messages. notes: on how the file
-    was read. repeated: what becomes of rows of one time. Missing times stay for the clock to
+    was read. repeated: how rows of the same time are treated. Missing times stay for the clock to
     refuse.
 
     Raises `TimeTwice` for a time with two values, and `DataError` for an unknown zone, and for a
-    local time that the zone does not have, or has twice without a sign which of them it is.
+    local time that the zone does not have, or has twice with nothing to show which of them it is.
     """
     in_file = np.arange(len(stamps.times)) if places is None else places
     if zone:
@@ -138,7 +138,7 @@ def _each_time_once(
     row: RowName,
     repeated: Repeated = "refuse",
 ) -> TimedRows:
-    """Return each time once, if the values present agree; raise `TimeTwice` if they do not.
+    """Return each time once, if the values present agree. Raises `TimeTwice` if they do not.
 
     counts: the number of rows of each time, in the order of time. repeated: what is done instead.
     """
@@ -181,7 +181,7 @@ def _each_time_once(
 def _rounded(rows: TimedRows) -> TimedRows:
     """Return the rows at whole steps since 1970, if a logger stamped most of them a little late.
 
-    Rows far from a step are left out if they hold no value; otherwise nothing is rounded, so that
+    Rows far from a step are left out if they hold no value. Otherwise nothing is rounded, so that
     the clock refuses them.
     """
     times = rows.stamps.times
@@ -228,7 +228,7 @@ def _of_groups(values: Matrix, counts: NDArray[np.intp], take: Literal["mean", "
 
 
 def _hours_twice(unique: Times, counts: NDArray[np.intp]) -> Times | None:
-    """Return the begins of the hours that come twice; None unless these are changes of clocks.
+    """Return when the hours that come twice begin, None unless these are changes of clocks.
 
     unique: increasing times. counts: how often each of them comes. In such an hour, on a Sunday
     night, all times come twice, and no other time does.
@@ -309,8 +309,8 @@ def _comes_twice(times: Times) -> NDArray[np.bool_]:
 def _is_first_of_two(times: Times, twice: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
     """Return which rows [T] come first in time among two rows of equal time.
 
-    twice: the rows whose hour comes twice. Rows may run backwards in the file; None if they are in
-    no order, so that nothing shows which of two is first.
+    twice: the rows whose hour comes twice. Rows may run backwards in the file. Returns None if they
+    are in no order, so that nothing shows which of two is first.
     """
     is_backward = 2 * (np.diff(times) < np.timedelta64(0)).sum() > len(times) - 1
     direction = slice(None, None, -1 if is_backward else 1)

@@ -66,7 +66,7 @@ class Scale:
         return sizes * self.std
 
     def floor(self, values: Vector) -> float:
-        """Return the least possible value of what goes on after these values [n], in their units.
+        """Return the least possible value after these values [n], in their units.
 
         It is 0 if neither the train part nor these values are ever negative, else -inf.
         """
@@ -93,7 +93,7 @@ class TrainedSeries:
 
     @classmethod
     def read(cls, numbers: Mapping[str, float], client: str) -> TrainedSeries:
-        """Return what `numbers` returned; raise `DataError` naming the client if it is not that."""
+        """Read what `numbers` returned. If a number is missing, `DataError` names the client."""
         try:
             scale = Scale(
                 numbers["mean"],

@@ -17,8 +17,8 @@ from fedproto_app.data.row_order import RowName, TimedRows, row_number
 class ColumnNames:
     """The names of a table's columns, "" for those that it lacks, and how its text is written.
 
-    values, clients: of a long table; in a wide one every client is a column of its name. delimiter:
-    between cells. decimal: the sign in numbers.
+    values, clients: of a long table. In a wide table every client is a column of its name.
+    delimiter: between cells. decimal: the sign in numbers.
     """
 
     times: str = ""
@@ -30,17 +30,17 @@ class ColumnNames:
 
 @dataclass(frozen=True)
 class ClientSeries:
-    """One client's values, and what is known in advance of their times, on one clock.
+    """One client's values and columns known in advance, on one clock.
 
     name: unique within its source; it seeds the client's randomness and names its state.
     values: [T] float64, regularly sampled, NaN where a value is missing.
     start: position of ``values[0]`` on the source's clock, in steps. Equal positions of
         two clients are the same time, and positions that are equal modulo the period have the same
-        phase (hour of the day); this aligns the rows of prototypes across clients.
+        phase (hour of the day). This aligns the rows of prototypes across clients.
     clock: the meaning of positions, None if the source has no times.
-    known: [T', k] float64 with T' ≥ T, the columns that are known in advance, such as a weather
-        forecast; row t is of the time of ``values[t]``, and rows after the last value are of the
-        times to be forecast. NaN where a value is missing.
+    known: [T', k] float64 with T' ≥ T, the columns known in advance, such as a weather forecast.
+        Row t is of the time of ``values[t]``, and rows after the last value are of the times to
+        be forecast. NaN where a value is missing.
     columns: the names of these columns, k of them.
     table: the columns of the table that the series comes from, None if it is no such table.
     group: the client's true group if the source knows it (synthetic data), else "".
@@ -106,9 +106,9 @@ def counted_columns(
     columns: ColumnNames | None = None,
     known: tuple[str, ...] = (),
 ) -> Iterator[ClientSeries]:
-    """Yield a client for each column of values [T, N + k] without times; all start at 0.
+    """Yield a client for each column of values [T, N + k] without times. All start at 0.
 
-    known: the names of the last k columns, which are known in advance.
+    known: the names of the last k columns, with values known in advance.
     """
     clients = values.T[: len(names)]
     for name, column in zip(names, clients, strict=True):
@@ -130,8 +130,8 @@ def columns_on_a_clock(
     """Yield a client for each column of values, on the regular grid of the clock.
 
     rows: their values are [T, N + k]. known: the names of the last k columns, see above.
-    clock: shared with other clients; None: that of these rows. row: the name of a row in messages,
-    by its place in the file. may_lack_rows: see `on_the_clock`, whose `DataError` this
+    clock: shared with other clients, None for these rows' clock. row: the name of a row
+    in messages, by its place in the file. may_lack_rows: see `on_the_clock`, whose `DataError` this
     raises too.
     """
     stamps = rows.stamps

@@ -10,9 +10,9 @@ class DataShape:
     """The input and the label space, which every node must share.
 
     inputs: the shape of one sample if the data determine it, (channels, height, width) of an
-        image; () if the settings do, as for the windows of a series.
-    classes: the classes' names in the order of the labels; () without classes.
-    known: the names of the columns that are known in advance of a series.
+        image, or () if the settings do, as for the windows of a series.
+    classes: the classes' names in the order of the labels, () without classes.
+    known: the names of a series' columns known in advance.
     step: the step of series in words, "" for series without times.
     """
 

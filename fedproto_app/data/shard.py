@@ -38,7 +38,7 @@ class Shard:
     """The clients of a node, by name.
 
     refused: the reason for each client that cannot take part. derived: clients with other samples,
-    which a first phase of a run makes of these, by a digest of what it received.
+    which a first phase of a run makes of these, by a digest of the data that it received.
     """
 
     clients: Mapping[str, ClientData]

@@ -21,9 +21,9 @@ def read_once(
 ) -> Content:
     """Return what `read(settings, *further)` returns, from memory if this process read it before.
 
-    A file that has changed since is read again; of a folder this is known of the files directly in
-    it. keep: whether the content stays in memory for the next call, in place of what was read
-    before. Whoever gets it must not change it.
+    A file that has changed since is read again. In a folder only the files directly in it are
+    checked. keep: whether the content stays in memory for the next call, in place of what was read
+    before. The caller must not change it.
     """
     key = (read, settings, further, _stamps(settings.path), _stamps(settings.covariates))
     if _newest and _newest[0][0] == key:

@@ -1,6 +1,6 @@
 """Series of any source: checked and trimmed, the first clients and steps.
 
-A loader yields clients as its format gives them; what is common to all sources is done here.
+A loader yields clients as its format gives them. Work that all sources need is done here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load_histories(
 ) -> list[ClientSeries]:
     """Return the clients as `load_series` does, but keep gaps at the end, see `histories_of`.
 
-    steps: how far ahead they are to be forecast; None: the horizon. future: as for
+    steps: how far ahead they are to be forecast, by default the horizon. future: as for
     `with_known_columns`.
     """
     ahead = settings.horizon if steps is None else steps
@@ -57,8 +57,8 @@ def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
     """Return the series from their first value to the end of the source, where forecasts begin.
 
     A source ends with its last row, which is the same for all columns of a table. A long table ends
-    with the newest value of any client: rows without a value after it are those to be forecast, as
-    where only the weather of the next days is known.
+    with the newest value of any client. Rows without a value after it are to be forecast, for
+    instance where the table has only the weather of the next days.
     """
     histories = [from_first_value(client) for client in clients]
     if not all(client.table and client.table.clients for client in histories):
@@ -68,7 +68,7 @@ def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
 
 
 def columns_beside(settings: DataSettings, names: Sequence[str]) -> list[Beside]:
-    """Return which of these columns of the source could be known in advance, or why not."""
+    """Return which of the source's columns could serve as known in advance, or why not."""
     if not names:
         return []
     try:
@@ -84,7 +84,7 @@ def columns_beside(settings: DataSettings, names: Sequence[str]) -> list[Beside]
 def _checked_clients(
     settings: DataSettings, steps: int = 0, future: KnownTable | None = None
 ) -> list[ClientSeries]:
-    """Return the source's clients, checked; an error hints at settings that may read the file."""
+    """Return the source's clients, checked. An error hints at settings that may read the file."""
     try:
         clients, where = _read(settings)
     except DataError as error:
@@ -152,7 +152,7 @@ def _padded(series: ClientSeries, end: int) -> ClientSeries:
 
 
 def _require_name(series: object, where: str) -> ClientSeries:
-    """Return the series; raise `DataError` if it is not a `ClientSeries` with a name."""
+    """Return the series. Raises `DataError` if it is not a `ClientSeries` with a name."""
     if not isinstance(series, ClientSeries):
         raise DataError(f"{where}: gave a {type(series).__name__}, expected a ClientSeries")
     if not isinstance(series.name, str) or not series.name.strip():
@@ -161,7 +161,7 @@ def _require_name(series: object, where: str) -> ClientSeries:
 
 
 def _checked(series: ClientSeries, where: str) -> ClientSeries:
-    """Return the series with float64 copies of its arrays; raise `DataError` if it is invalid."""
+    """Return the series with float64 copies of its arrays. Raises `DataError` if it is invalid."""
     client = f"{where}: client {series.name!r}"
     if not isinstance(series.group, str):
         raise DataError(f"{client}: group {series.group!r}: expected a text")
@@ -179,7 +179,7 @@ def _checked(series: ClientSeries, where: str) -> ClientSeries:
 
 
 def _checked_known(series: ClientSeries, client: str) -> Matrix:
-    """Return a float64 copy of the known columns [T', k]; raise `DataError` if they are invalid."""
+    """Return a float64 copy of the known columns [T', k]. Raises `DataError` if invalid."""
     known = np.asarray(series.known)
     if known.ndim != 2 or known.shape[1] != len(series.columns) or known.dtype.kind not in "iuf":
         raise DataError(

@@ -1,7 +1,7 @@
 """What the engine's grids and workers share: Flower's identity, ids, serialisation.
 
-Flower's own processes set the identity before an app runs, and its SuperLink numbers messages; the
-engine stands in for both.
+Flower's own processes set the identity before an app runs, and its SuperLink numbers messages. The
+engine does both instead.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RAISED = 6  # the code of Flower's error for a ClientApp that raised
 
 
 class EngineGrid(Grid):
-    """A grid without a run of Flower's; the app asks for none."""
+    """A grid without a run of Flower's, because the app never asks for the run."""
 
     def set_run(self, run: object) -> None: ...
 

@@ -43,7 +43,7 @@ class OrderFrame(NamedTuple):
 def start_frame(run_config: Mapping[str, object], nodes: int, memory: int) -> bytes:
     """Return the request that starts a worker.
 
-    nodes: of the whole simulation. memory: bytes for the state of a node; 0: none.
+    nodes: their number in the whole simulation. memory: bytes for the state of a node, or 0.
     """
     return START + json.dumps({"config": run_config, "nodes": nodes, "memory": memory}).encode()
 

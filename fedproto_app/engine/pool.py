@@ -65,7 +65,7 @@ class WorkerPool:
                 raise FederationError(f"a worker process {answer[1:].decode()}")
 
     def ask(self, worker: int, request: bytes) -> Future[bytes]:
-        """Return the future answer; a worker answers its requests one after the other."""
+        """Return the future answer. A worker answers its requests one after the other."""
         return self._threads[worker].submit(self._exchange, worker, request)
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 Flower's messages are serialised and read as over a network, so a run ends as it does in Flower's
 own simulation. Nodes write their state with each checkpoint, every few seconds. Nodes whose code
-only this process has, as that of a notebook, work here too, one after the other.
+only this process has, for instance a notebook's, work here too, one after the other.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class WorkerGrid(EngineGrid):
         self._arrived, self._news = threading.Condition(), False
 
     def workers_of(self, node: int) -> list[int]:
-        """Return the workers of a node; if it has several, they serve no other node."""
+        """Return the workers of a node. If it has several, they serve no other node."""
         if self._workers <= self._nodes:
             return [node % self._workers]
         return list(range(node, self._workers, self._nodes))

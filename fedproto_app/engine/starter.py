@@ -36,9 +36,9 @@ def start(
 ) -> None:
     """Start a process that calls a function with files, and then ends.
 
-    work: the function, ``package.module:name``; its arguments are descriptors. files: descriptors
+    work: the function, ``package.module:name``. Its arguments are descriptors. files: descriptors
     that are open here, at most `MOST_FILES`. output: for what the process prints. import_path: a
-    folder whose modules it may import too, as it may those of this process's script. Raises
+    folder whose modules it may import too, beside the modules of this process's script. Raises
     `FederationError` if this system cannot fork.
     """
     global _starter

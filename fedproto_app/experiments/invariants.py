@@ -32,7 +32,7 @@ from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import load_shard, make_task, small_run
 
-# Cohorts and shards change the order of float32 sums; three rounds of training amplify that.
+# Cohorts and shards change the order of float32 sums, and three rounds of training amplify that.
 TOLERANCE = 2e-4
 _NO_DIFFERENCE = 1e-12  # between numbers that may be zero
 
@@ -72,7 +72,7 @@ class SmallRuns:
         self._settings("none")
 
     def state(self, label: str) -> Path:
-        """Return the folder in which the nodes of a run keep their state."""
+        """Return the folder where the nodes of a run keep their state."""
         return self.folder / "state" / label
 
     def run(self, label: str, nodes: int, *, deaths: Sequence[int] = (), **changes: object) -> Path:
@@ -193,8 +193,8 @@ def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
 def results(run: Path) -> dict[str, object]:
     """Return the numbers of clients.csv, and the mean losses of the rounds.
 
-    Figures that jump are left out, such as those of intervals: tiny differences decide whether a
-    value lies in an interval.
+    Figures that jump are left out, such as the coverage of intervals, because tiny differences
+    decide whether a value lies in an interval.
     """
     figures = report_for(read_task(run)).metrics.figures
     jumping = {figure.column.name for figure in figures if figure.jumps}

@@ -77,7 +77,7 @@ def deployed_settings(
     """Return the settings of a run on real nodes. Paths are the server's.
 
     resume: the run to resume, or "". It is the run's folder if the server's folders can be read, or
-    else its name; with a name, the settings must be the same as before.
+    else its name. With a name, the settings must be the same as before.
     """
     if resume and (Path(resume) / "settings.toml").exists():
         _refuse_config(resume, config)

@@ -74,7 +74,7 @@ def simulate_here(
             folder = Path(settings.output.dir) / settings.output.name
             keep_notes(notes, folder, progress)
             progress.stage("starting the nodes")
-            # torch and Flower are slow to import; the workers import them at the same time
+            # torch and Flower are slow to import, and the workers import them at the same time
             from fedproto_app.engine.simulation import (
                 flowers_log,
                 simulate,

@@ -63,7 +63,7 @@ class Sweep:
 
     @cached_property
     def trials(self) -> list[Trial]:
-        """All trials so far; Optuna suggests further ones batch by batch."""
+        """All trials so far. Optuna suggests further ones batch by batch."""
         return trials_of(_with_listed(self.study.get_trials(deepcopy=False), self.plan))
 
     @property
@@ -115,9 +115,9 @@ class Sweep:
         os.replace(beside, file)
 
     def run(self, parallel: int | None, console: Console) -> tuple[list[Result], list[Result]]:
-        """Make all runs; returns every trial's result, and the choice for each question.
+        """Make all runs. Returns every trial's result, and the choice for each question.
 
-        parallel: runs at a time; None: one for each core.
+        parallel: runs at a time, by default one for each core.
         """
         first = self._settings((self.trials or self.plan.corners())[0], self.plan.seeds[0])
         at_once = parallel or max(1, min(self.run_count, most_workers(first) // first.threads))
@@ -152,7 +152,7 @@ class Sweep:
             check_data(settings, folder_of_users_code(settings))
 
     def _trials_behind(self, count: int) -> list[Trial]:
-        """Return the trials after the first `count`; Optuna's batches are drawn in full."""
+        """Return the trials after the first `count`. Optuna's batches are drawn in full."""
         if self.plan.search == "optuna":
             first = count - count % self.plan.batch  # of the batch, which its trials do not know
             earlier = self.study.get_trials(deepcopy=False)[:first]
@@ -237,7 +237,7 @@ class Sweep:
 
 
 def _with_listed(tried: Sequence[FrozenTrial], plan: Plan) -> list[dict[str, object]]:
-    """Return the parameters of the trials in a study, then those of others that the plan lists."""
+    """Return the parameters of a study's trials, then of the other trials that the plan lists."""
     keys = {frozenset(trial.params.items()) for trial in tried}
     return [
         *(trial.params for trial in tried),

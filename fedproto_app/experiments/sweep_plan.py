@@ -47,7 +47,7 @@ class Trial:
 
 
 class SweepTable(Section):
-    """The table ``[sweep]`` of a configuration file; docs/sweep.md explains its keys."""
+    """The table ``[sweep]`` of a configuration file. Its keys are explained in docs/sweep.md."""
 
     search: Literal["grid", "random", "optuna"] = "grid"
     trials: Count | None = None

@@ -216,7 +216,7 @@ class SweepProgress:
 def make_run(settings: dict[str, object], nodes: int, workers: int) -> None:
     """Make or resume the run with these settings in this process.
 
-    settings: with dotted keys; ``output.dir`` and ``output.name`` set its folder.
+    settings: with dotted keys. ``output.dir`` and ``output.name`` set its folder.
     """
     look_here_for_users_code()
     folder = Path(str(settings["output.dir"])) / str(settings["output.name"])

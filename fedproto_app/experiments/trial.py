@@ -87,8 +87,8 @@ SERIES_ROWS = {
     "kindred-alone": Row("kindred, alone", {"method": "kindred", "kindred.sharing": "none"}, 2),
     "kindred": Row("kindred, together", {"method": "kindred"}, 3),
 }
-# The same with columns that are known in advance. What they bring alone is each client's own
-# response to them, so the rival of both shared has the same columns.
+# The same with columns known in advance. A client that does not share has its own response to
+# them, so the rival of sharing both models and responses has the same columns.
 KNOWN_ROWS = {
     "analytic-alone-known": Row(
         "linear regression and columns, alone",
@@ -115,7 +115,7 @@ SCALINGS = ("none", "client", "sequence")
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a person sets instead of the trial; None or "" leaves the choice to it.
+    """What a person sets instead of the trial, where None or "" leaves the choice to it.
 
     horizon, period: in steps. clients_from, target: the columns of a table that name the clients
     and that are forecast. clients: simulated clients, for images and sequences that name none.
@@ -292,11 +292,11 @@ def try_file(
     """Say what the clients in a file gain by taking part, as ``fedproto try`` does.
 
     horizon, period: in steps. clients_from, target: the columns of a table that name the clients
-    and that are forecast. clients: simulated clients to deal images or sequences to. windows: of a
-    backtest, before each of which the models learn anew. quick: less history and fewer rivals.
-    changes: further settings, by dotted keys, such as data.source for a function of your own.
-    folder: for the runs, of which it resumes those that were stopped; default:
-    runs/try-NAME. Raises `FedProtoError` with the command's message.
+    and that are forecast. clients: simulated clients to divide images or sequences among. windows:
+    the number of windows of a backtest, which retrains the models for each. quick: less history and
+    fewer rivals. changes: further settings, by dotted keys, such as data.source for a function of
+    your own. folder: for the runs, by default runs/try-NAME. Runs in it that were stopped are
+    resumed. Raises `FedProtoError` with the command's message.
     """
     file = Path(path)
     console = Console(stderr=True, quiet=not progress, highlight=False)

@@ -3,8 +3,8 @@
 ``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
 (methods with a global model), ``divergence.npz`` (FUELS), ``clusters.npz`` (Fed-REACT, IFCA,
 closed forms in clusters), ``partition.csv`` (images and sequences with classes), ``classes.csv``
-(images), ``steps.csv`` (forecasts of several steps), ``blocks.csv`` (forecasts);
-docs/artefacts.md describes each.
+(images), ``steps.csv`` (forecasts of several steps), ``blocks.csv`` (forecasts).
+docs/artefacts.md describes each file.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class RunFolder:
     def write_partition(self, federation: Federation) -> None:
         """Write ``partition.csv``: train samples by client, stage (1, 2, …) and class, where known.
 
-        Rows without samples are left out; without any row, no file is written.
+        Rows without samples are left out. If no row is left, no file is written.
         """
         classes = federation.shape.classes
         rows = [
@@ -182,7 +182,7 @@ class RunFolder:
     ) -> None:
         """Write ``summary.json``. It is written last, so it marks a finished run.
 
-        costs: sums over the rounds' lines; "trainings" is the sum of their "clients".
+        costs: sums over the rounds' lines. "trainings" is the sum of their "clients".
         """
         trainings = costs["trainings"]
         every_round = costs["parameters_up"] - costs.get("parameters_up_once", 0)

@@ -1,4 +1,4 @@
-"""Charts that every task has: gains, errors, learning curves; and the PNG files of runs."""
+"""Charts that every task has (gains, errors, learning curves), and the PNG files of runs."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def difference_charts(pairs: Iterable[Pair]) -> list[Lines]:
 
 
 def _merged(lines: Sequence[Line]) -> list[Line]:
-    """Merge equal lines into one line with all labels; otherwise the last would hide the others."""
+    """Merge equal lines into one line with all labels, so that none is hidden by another."""
     alike: dict[tuple[bytes, bytes], list[Line]] = defaultdict(list)
     for line in lines:
         alike[line.x.tobytes(), line.y.tobytes()].append(line)

@@ -93,7 +93,7 @@ def client_errors(
 class Question:
     """Groups of one task whose test errors can be compared client by client.
 
-    title: the dataset, and the settings of ``[data]`` in which the questions on it differ.
+    title: the dataset, and the settings of ``[data]`` that differ between the questions on it.
     """
 
     title: str

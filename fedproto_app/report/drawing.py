@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 Look = dict[Any, Any]  # matplotlib's arguments by name, of many types
 # The palette of Okabe and Ito (2008), safe for common colour blindness, darkened where text needs
-# it; dashes distinguish lines in grey print.
+# it. Dashes distinguish lines in grey print.
 COLOURS = ("#0072b2", "#c14f00", "#00805c", "#b0558a", "#a87400", "#2e86b8", "#6b5bb5")
 DASHES = ("-", "--", ":", "-.")
 _INK, _QUIET, _RULE, _PAPER = "#1b1f24", "#59636e", "#d5dae0", "#ffffff"
@@ -178,7 +178,7 @@ def _heading(title: str) -> Figure:
 
 @contextmanager
 def _styled() -> Iterator[None]:
-    """Set the charts' style; silence warnings about diverged models and missing glyphs."""
+    """Set the charts' style, and silence warnings about diverged models and missing glyphs."""
     from matplotlib import rc_context
 
     with rc_context(_CHART_STYLE), np.errstate(over="ignore"), warnings.catch_warnings():

@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 def numbers(record: Mapping[str, object], prefix: str = "") -> dict[str, float]:
     """Return the finite numbers of a JSON object by their dotted names.
 
-    Numbers in a list are named by their position from 1; a list of anything else by its length.
+    Numbers in a list are named by their position from 1. Any other list counts as its length.
     """
     flat_numbers: dict[str, float] = {}
     for key, value in record.items():

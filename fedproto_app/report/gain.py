@@ -1,6 +1,6 @@
 """How much lower a method's errors are than a rival's, client by client, and how sure that is.
 
-`Gain.finding` is the only rule by which anything in the app says that a method pays.
+Whenever the app says that a method pays, it follows `Gain.finding`, the only rule for that.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class MetricsFile:
     """The run's numbers for Prometheus: a text file, replaced after each round.
 
     The format is https://prometheus.io/docs/instrumenting/exposition_formats/. The textfile
-    collector of node_exporter reads a folder of such files. FEDPROTO_METRICS names the folder;
-    without it, nothing is written.
+    collector of node_exporter reads a folder of such files. FEDPROTO_METRICS names the folder.
+    Without it, nothing is written.
 
     before: the lines of rounds.jsonl that a resumed run already has.
     """

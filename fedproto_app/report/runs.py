@@ -95,7 +95,7 @@ class Run:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the run shared nothing; False if its summary does not say."""
+        """Whether the run shared nothing, or False if its summary does not say."""
         return [self.summary.get(f"parameters_{way}") for way in ("up", "down")] == [0, 0]
 
     @property
@@ -336,7 +336,7 @@ def _is_idle(key: str, group: Group) -> bool:
 
 
 def _short(key: str, method: str) -> str:
-    """Return the key without the name of the method's own section, or of those of the data."""
+    """Return the key without the name of the method's own section or of a section of the data."""
     if key.startswith("data."):
         return key.rpartition(".")[2]
     return key.removeprefix(f"{method}.").removeprefix("own.")

@@ -96,7 +96,7 @@ def _privacy_rows(summary: Record) -> list[tuple[str, str]]:
 
 
 def clients_table(task: str, clients: CsvTable) -> FittingTable:
-    """Return a table of the best and worst clients by the headline figure; all if they are few."""
+    """Return a table of the best and worst clients by the headline figure, or of all if few."""
     metrics = report_for(task).metrics
     headline = metrics.headline.column
     badness = [metrics.badness(value) for value in clients[headline.name].tolist()]
@@ -178,7 +178,8 @@ def shown_columns(groups: Sequence[Group]) -> tuple[list[Column], str]:
 def comparison_table(question: Question) -> FittingTable:
     """Return a table for a terminal, one row per group of a question.
 
-    The number of seeds has a column only where a group has several, a figure where it is known.
+    The number of seeds has a column only if a group has several, and a figure only if a group has
+    it.
     """
     columns, caption = shown_columns(question.groups)
     rows = list(zip(question.labels, *(column.texts for column in columns), strict=True))

@@ -2,8 +2,8 @@
 
 The sentence is about the method that a user would choose without test errors: among the runs that
 shared something, the runs whose best round has the lowest validation error (`validation_error`).
-Each client's test error is compared with that of its best local model (report/comparison.py), and
-report/gain.py has the rule by which that pays.
+Each client's test error is compared with the test error of its best local model
+(report/comparison.py), and report/gain.py has the rule that says whether it pays.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> floa
 
 @dataclass(frozen=True)
 class Candidate:
-    """Runs that shared something, with each client's test error and that of its best local model.
+    """Runs that shared something, with the test errors of each client and of its best local model.
 
     label: their name among the runs that shared something. title: of the question. errors, rival:
     the clients' test errors with these runs and with their best local model. gain: the comparison
     of both. more, rival_more: their further figures (`TaskMetrics.verdict`). constant: the number
-    of clients that are left out of all these, because their values hardly ever change. alone: the
-    groups without sharing, by label. model_ran_alone: whether the same model is among them.
-    missing: the task's simplest methods that are not. known: columns known in advance, which the
-    local models have too.
+    of clients that all these leave out, because their values hardly ever change. alone: the groups
+    without sharing, by label. model_ran_alone: whether the same model is among these groups.
+    missing: the task's simplest methods that are not among them. known: columns known in advance,
+    which the local models have too.
     """
 
     label: str
@@ -351,7 +351,7 @@ def _in_units(medians: Sequence[tuple[str, float, float]]) -> list[str]:
 def _against(
     chosen: Candidate, metrics: TaskMetrics, medians: Sequence[tuple[str, float, float]]
 ) -> list[str]:
-    """Name the figures by which the opposite of the finding holds, if it says who gains."""
+    """Name the figures that contradict the finding, if it says who gains."""
     if chosen.finding is Finding.NO_DIFFERENCE:
         return []
     gains = chosen.gain.ratio < 1

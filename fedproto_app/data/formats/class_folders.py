@@ -1,6 +1,6 @@
 """Read image files in a folder per class, in a folder or a zip archive.
 
-The layout is ``[<client>/][stage-N/]train/<class>/<image>``, and ``test`` likewise; N counts from
+The layout is ``[<client>/][stage-N/]train/<class>/<image>``, and ``test`` likewise. N counts from
 1. If no folder is called train or test, it is ``[<client>/]<class>/<image>``, and a fifth of every
 client's images of every class, drawn at random, is the test part.
 
@@ -74,11 +74,11 @@ class Pattern:
 
 
 def load_class_folders(settings: DataSettings) -> ImagePool:
-    """Return the images of a folder or zip archive; they are decoded when pixels are requested.
+    """Return the images of a folder or zip archive, which are decoded when pixels are requested.
 
-    All images become RGB if the first one of some client or class is, else they are grey. An image
-    of another size than the first is refused when it is decoded, and so is colour among grey
-    images; a damaged image is listed in `LoadedImages.corrupt`.
+    All images become RGB if the first image of some client or class is, else they are grey. An
+    image of another size than the first is refused when it is decoded, and so is colour among grey
+    images. A damaged image is listed in `LoadedImages.corrupt`.
     """
     path = Path(settings.path)
     with open_tree(path) as tree:

@@ -39,8 +39,8 @@ Matrix = NDArray[np.float64]
 def load_sequence_folder(settings: DataSettings) -> SequencePool:
     """Return the sequences of a folder or zip archive, in the order of the files' names.
 
-    Classes are in ascending order. The dimensions are the chosen columns, by default all; they are
-    the same in all files.
+    Classes are in ascending order. The dimensions are the chosen columns, by default all columns,
+    and are the same in all files.
     """
     path = Path(settings.path)
     with open_tree(path) as tree:
@@ -74,7 +74,7 @@ def load_recordings(settings: DataSettings) -> SequencePool:
     """Return the windows of a CSV file, or of a folder or zip archive with a CSV file per client.
 
     A window has ``data.sequences.window`` steps and begins ``data.sequences.stride`` steps after
-    the previous window. Its target is the column ``data.sequences.target`` at its last step; that
+    the previous window. Its target is the column ``data.sequences.target`` at its last step. That
     column is not an input. Windows are in the order of the clients' names and of time. Only the
     first ``data.max-steps`` steps of each recording are read. A client whose recording is shorter
     than a window has no sequence, but is in the pool's groups, with "" as its group.
@@ -176,7 +176,7 @@ def parse_steps(
     """Return the names of the dimensions [d] and the values [T, d], all finite, T ≥ 1.
 
     source: a file or its content. where: the file's name in messages. choice: the columns to read,
-    in this order; None: as in the settings. Raises `DataError` naming the line and the column.
+    in this order, by default as in the settings. Raises `DataError` naming the line and the column.
     """
     file = CsvFile(source, where, settings)
     columns = _steps_columns(file.head, choice or settings.choice)

@@ -58,9 +58,9 @@ _LINE_END = ord("\n")
 
 
 class CsvFile(TableFile):
-    """A table in a file, or in its content; errors name the column and the line.
+    """A table in a file, or in its content. Errors name the column and the line.
 
-    where: the file's name in messages. Raises `DataError` for what is no such table.
+    where: the file's name in messages. Raises `DataError` if it is no such table.
     """
 
     row = "line"
@@ -279,7 +279,7 @@ def text_lines(source: Path | bytes, where: str) -> Iterator[str]:
 
 
 def _first_lines(text: bytes, where: str) -> list[str]:
-    """Return the first lines, to recognise the file's form; `DataError` for an empty file."""
+    """Return the first lines, to recognise the file's form. Raises `DataError` if it is empty."""
     first = text.split(b"\n", LOOKED_AT)[:-1]
     lines = [line.decode().removesuffix("\r") for line in first]
     while lines and not lines[-1]:
@@ -348,7 +348,7 @@ def _sample(path: Path, answers: DataSettings) -> Sample:
         chosen = DELIMITERS.get(answers.delimiter)
         delimiter = chosen or delimiter_of(lines, str(path), answers.decimal)
     except DataError:
-        # Several delimiters fit; if the comma is among them, take it as the decimal comma.
+        # Several delimiters fit. If the comma is among them, take it as the decimal comma.
         delimiter = delimiter_of(lines, str(path), "comma")
         settings["data.delimiter"] = next(k for k, v in DELIMITERS.items() if v == delimiter)
     first, last = ([cells(line, delimiter) for line in part] for part in (lines, further))

@@ -48,7 +48,7 @@ Row = list[object]
 
 
 class ExcelFile(TableFile):
-    """The sheet that is set, or the first that is not empty; `DataError` names column and row."""
+    """The sheet that is set, or the first that is not empty. Errors name the column and row."""
 
     def __init__(self, path: Path, settings: DataSettings) -> None:
         self._rows, first, notes = _sheet(path, settings.sheet)
@@ -86,9 +86,10 @@ def _sheet(
 ) -> tuple[list[Row], int, tuple[str, ...]]:
     """Return the rows of a sheet, the number of the first of them, and notes.
 
-    name: of the sheet; "": the first with a row of values, else the first that is not empty.
+    name: of the sheet. "" means the first with a row of values, else the first that is not empty.
+    most: the number of rows to read, by default all.
 
-    Empty rows and columns around the table are left out. most: rows to read; None: all.
+    Empty rows and columns around the table are left out.
     """
     with _opened(path) as book:
         titles = [sheet.title for sheet in book.worksheets]
@@ -199,7 +200,7 @@ def _times(cells: Row) -> Series:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Workbook]:
-    """Open the file after a check of its unpacked size; a fault becomes a `DataError`."""
+    """Open the file after a check of its unpacked size. Faults become `DataError`."""
     try:
         from openpyxl import load_workbook
     except ImportError:

@@ -2,8 +2,8 @@
 
 A file holds one pandas DataFrame in "fixed" format. It is read with h5py from its arrays (``axis0``
 column names, ``axis1`` row labels, ``block*_items`` and ``block*_values``), not with pandas, whose
-reader unpickles whatever a file calls an object. In METR-LA a 0 often stands for a missing value;
-it stays 0 here. A node reads only the named file: links, virtual data sets and external storage
+reader unpickles whatever a file calls an object. In METR-LA a 0 often stands for a missing value.
+It stays 0 here. A node reads only the named file: links, virtual data sets and external storage
 are refused.
 """
 
@@ -52,7 +52,7 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def _the_frame(file: File, path: Path) -> Group:
-    """Return the only group of the file with a DataFrame; `visititems` follows no links."""
+    """Return the only group of the file with a DataFrame. Links are not followed."""
     import h5py
 
     frame_keys: list[str] = []
@@ -121,7 +121,7 @@ def _times(axis: Dataset, path: Path) -> Times | None:
 
 
 def _array(frame: Group, key: str, dimensions: int, path: Path) -> Dataset:
-    """Return a data set of the frame; refuse one that reads another file or unpickles objects."""
+    """Return a data set of the frame, and refuse other files' data and pickled objects."""
     import h5py
 
     where = f"{path}: {frame.name}/{key}"

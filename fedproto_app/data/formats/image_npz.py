@@ -34,7 +34,7 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
     x_train, x_test: uint8 [n, H, W], [n, H, W, C] or [n, C, H, W], C of 1 or 3. They are read at
         the first request for pixels, and stay in memory as long as the pool.
     y_train, y_test: [n] integers or texts.
-    classes: [k] texts, optional. Integers of y are then indices into it; else each value of
+    classes: [k] texts, optional. Integers of y are then indices into it. Otherwise each value of
         y_train is a class, in ascending order.
     client_train, client_test: [n] texts or integers, optional: the client of each image.
     stage_train, stage_test: [n] integers from 0, optional: the stage of each image.
@@ -168,8 +168,8 @@ def _layout(archive: Archive, name: str) -> Layout:
 def _labels(
     archive: Archive, names: Sequence[str], settings: DataSettings
 ) -> tuple[tuple[str, ...], dict[str, NDArray[np.int64]]]:
-    """Return the classes, and the labels in each of these arrays, of which the first is to learn
-    from."""
+    """Return the classes, and the labels in each of these arrays. The first array is for
+    training."""
     path, values = archive.path, {name: archive.column(name, "iuU") for name in names}
     first, *others = values.values()
     for name, array in values.items():
@@ -194,7 +194,7 @@ def _labels(
 
 
 def _distinct(values: Array) -> list[str]:
-    """Return the distinct values as texts; integers are sorted by value: "10" comes after "9"."""
+    """Return the distinct values as texts. Integers are sorted by value, so "10" follows "9"."""
     return [str(value) for value in np.unique(values)]
 
 

@@ -22,7 +22,7 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
     """Yield the clients of an archive.
 
     The archive has ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any lengths,
-    each named after a client, whose series all begin at position 0; or it was written by
+    each named after a client, whose series all begin at position 0, or it was written by
     `save_series`.
     """
     path = Path(settings.path)
@@ -52,9 +52,9 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
 def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
     """Write series that `load_npz` reads, for this user alone.
 
-    values: [sum of lengths]; names, lengths, starts: [N]; clocks: [N, 6] int64, the numbers of
-    `Clock`, all 0 without one. Only with columns known in advance: columns
-    [k], the same for all clients; known: [sum of rows, k]; rows: [N].
+    values: [sum of lengths]. names, lengths, starts: [N]. clocks: [N, 6] int64, the numbers of
+    `Clock`, all 0 without a clock. These are saved only with columns known in advance: columns [k],
+    the same for all clients, known [sum of rows, k] and rows [N].
     """
     numbers = [client.clock.numbers() if client.clock else (0,) * 6 for client in clients]
     arrays: dict[str, NDArray[np.generic]] = {}
@@ -105,7 +105,7 @@ def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
 
 
 def _saved_known(archive: Archive, count: int) -> tuple[tuple[str, ...], list[Matrix]]:
-    """Return the names of the columns known in advance, and those of each client."""
+    """Return the names of the columns known in advance, and each client's values in them."""
     known = _numbers(archive, "known", 2)
     columns = tuple(map(str, archive.column("columns", "U")))
     rows = archive.column("rows", "i").astype(np.int64)

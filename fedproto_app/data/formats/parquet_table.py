@@ -47,10 +47,10 @@ class ParquetFile(TableFile):
         self.head = Head(str(path), list(self._schema.names), _times(self._schema))
 
     def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> Iterator[DataFrame]:
-        """Yield the columns by place, in blocks of rows; cells have types, whatever the style.
+        """Yield the columns by place, in blocks of rows. Cells have types, whatever the style.
 
-        A text that repeats is stored once, so a small file may hold texts of any size: they are
-        read as a dictionary, and its longest text is looked at before they are written out.
+        A text that repeats is stored once, so a small file may hold texts of any size. Texts are
+        therefore read as a dictionary, whose longest text is checked before they are written out.
         """
         from pyarrow import compute, types
 
@@ -117,7 +117,7 @@ def _sample(path: Path, _: DataSettings) -> Sample:
 
 @contextmanager
 def _opened(path: Path, dictionaries: Sequence[str] = ()) -> Iterator[parquet.ParquetFile]:
-    """Open the file; a pyarrow error becomes a `DataError` of one line.
+    """Open the file. A pyarrow error becomes a `DataError` of one line.
 
     dictionaries: names of columns that are read as dictionaries.
     """

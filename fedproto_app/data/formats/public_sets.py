@@ -28,7 +28,7 @@ _TEST_SHARE = 10  # of the digits: the last tenth of every class, rounded down, 
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a data set. label_bytes: bytes before the pixels; the last is the label."""
+    """The files of a data set. label_bytes: bytes before the pixels, whose last is the label."""
 
     class_names: str
     train: tuple[str, ...]
@@ -52,7 +52,7 @@ LAYOUTS = {
 
 
 def load_cifar(settings: DataSettings) -> ImagePool:
-    """Return the images of a folder with one of the data sets; files are mapped, not read."""
+    """Return the images of a folder with one of the data sets. Files are mapped, not read."""
     folder = Path(settings.path)
     layout = _layout(folder)
     for file in layout.files:

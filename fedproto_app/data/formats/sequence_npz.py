@@ -2,15 +2,15 @@
 
 Sequences of any lengths are stored one after the other:
 
-- points: [P, d] numbers; offsets: [n + 1] integers: sequence i is points[offsets[i] :
+- points: [P, d] numbers. offsets: [n + 1] integers. Sequence i is points[offsets[i] :
   offsets[i + 1]].
 - label: [n]. subject or client: [n] texts or integers, optional, the client of each sequence.
 - group: [n] texts or integers, optional, the true group of that client. flagged is not read.
 
-Sequences of equal length are x [n, T, d] and y [n], with client and group as above; or x_train,
+Sequences of equal length are x [n, T, d] and y [n], with client and group as above, or x_train,
 y_train, x_test and y_test, with client_train and client_test, group_train and group_test.
 
-Integers or texts as labels are classes, in ascending order; real numbers are targets.
+Integers or texts as labels are classes, in ascending order. Real numbers are targets.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Part:
 
 
 def load_sequence_npz(settings: DataSettings) -> SequencePool:
-    """Return the sequences of an archive; the names of the arrays determine the layout."""
+    """Return the sequences of an archive. The names of the arrays determine the layout."""
     path = Path(settings.path)
     with open_archive(path) as archive:
         layout = _layout(archive)
@@ -88,7 +88,7 @@ def load_sequence_npz(settings: DataSettings) -> SequencePool:
 
 
 def _layout(archive: Archive) -> str:
-    """Return the layout, by the name of its first array; check that the archive is complete."""
+    """Return the layout, by the name of its first array, and refuse an incomplete archive."""
     layouts = [name for name in _LAYOUTS if name in archive.names]
     if len(layouts) != 1:
         raise DataError(

@@ -34,7 +34,7 @@ SHORTEST, LONGEST = 20, 100  # positions of a sequence
 LINE_POINTS = 200  # points of a centre line
 DECIMALS = 3  # of a centimetre, so that the last bit of a machine's exp() does not matter
 
-# The digits' centre lines, designed by hand; people write some of them in two forms. The unit is
+# The digits' centre lines, designed by hand. People write some digits in two forms. The unit is
 # the height of a digit.
 Piece = tuple[tuple[float, float], ...]  # points (right, up) that a smooth curve goes through
 Form = tuple[Piece, ...]  # a piece begins at the end of the previous piece, with a corner
@@ -332,7 +332,7 @@ def _moments(line: Vector, writer: Writer, rng: Generator) -> Vector:
 def _smoothed(
     values: Vector, width: float, mode: Literal["reflect", "nearest"] = "reflect"
 ) -> Vector:
-    """Smooth values [n, ...] along the first axis by a Gaussian; mode: how the ends continue."""
+    """Smooth values [n, ...] along the first axis by a Gaussian. mode: how the ends continue."""
     from scipy.ndimage import gaussian_filter1d  # slow to import, and needed by this source alone
 
     smooth: Vector = gaussian_filter1d(values, width, axis=0, mode=mode)

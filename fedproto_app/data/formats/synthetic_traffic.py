@@ -97,7 +97,7 @@ SITE_TYPES = (
 
 
 def load_synthetic_traffic(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield the sites, ``settings.period`` samples a day from a Monday midnight; group = type."""
+    """Yield sites, ``settings.period`` samples a day from a Monday midnight, grouped by type."""
     for number in range(settings.synthetic.clients):
         yield _site(number, settings)
 
@@ -162,7 +162,7 @@ def _decaying_sums(shocks: Vector, decay: float) -> Vector:
 
 
 def _bursts(site_type: SiteType, hours: Vector, type_rng: Generator, site_rng: Generator) -> Vector:
-    """Return bursts in units of the scale, [T]; each reaches most sites of the type."""
+    """Return bursts in units of the scale, [T]. Each burst reaches most sites of the type."""
     number = int(type_rng.poisson(site_type.bursts * hours[-1] / (24 * 7)))
     begins = type_rng.uniform(0, hours[-1], number)
     heights = type_rng.uniform(0.2, 0.8, number)

@@ -38,7 +38,7 @@ _TAGS = {
 
 @dataclass(frozen=True)
 class Header:
-    """A file's header. classes: names; () if the target is a number. dimensions: 0 if unset."""
+    """A file's header. classes: names, () if the target is a number. dimensions: 0 if unset."""
 
     classes: tuple[str, ...]
     dimensions: int

@@ -18,7 +18,7 @@ _NAMES_SHOWN = 3  # corrupt images listed in a note; the others are only counted
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """pixels: [n, channels, height, width] uint8; labels: [n] int64."""
+    """pixels: [n, channels, height, width] uint8. labels: [n] int64."""
 
     pixels: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -117,7 +117,7 @@ def images_at(
 
 
 def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:
-    """Return why a client with these stages, loaded or not, cannot take part; None if it can."""
+    """Return why a client with these stages, loaded or not, cannot take part, None if it can."""
     if not any(len(stage.train) for stage in stages):
         return "no train image"
     if not any(len(stage.test) for stage in stages):

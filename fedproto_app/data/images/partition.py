@@ -1,9 +1,9 @@
-"""Deal images to clients and stages, by a drawing scheme or as the source gives them.
+"""Partition images among clients and stages, by a drawing scheme or as the source gives them.
 
 Only labels are read. Everything is drawn from streams of the seed, so every node that loads the
 same images makes the same clients, whichever of them it hosts. A *row* is one client at one stage.
-The long tail, S classes a row and equal sample counts are the setting [N, S, M] of GLDP;
-docs/gldp.md explains it and the details that the paper leaves open. Dirichlet mixes are drawn as by
+The long tail, S classes a row and equal sample counts are the setting [N, S, M] of GLDP, which
+docs/gldp.md explains, with the details that the paper leaves open. Dirichlet mixes are drawn as by
 Hsu et al. 2019.
 """
 
@@ -56,7 +56,7 @@ class Holding:
 
 
 def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[Holding]:
-    """Return the images of each client, by `data.partition`; no pixels are read.
+    """Return the images of each client, by `data.partition`. No pixels are read.
 
     Raises `DataError` if the pool has too few images or classes.
     """
@@ -197,9 +197,9 @@ def images_of_the_same_mix(
     """Draw evaluation images of one client's stages in the proportions of its train images.
 
     pool: [C] lists of images. shares: [M, C] train images. ratio: evaluation images per train
-    image; fewer of all classes where one class of the stage has too few, but at least one of each
-    class that the pool has. A stage repeats images of earlier stages only when all images of the
-    class have been used.
+    image. If one class of the stage has too few, fewer of all its classes are drawn, but at least
+    one image of each class that the pool has. A stage repeats images of earlier stages only when
+    all images of the class have been used.
     """
     sizes = np.array([len(places) for places in pool])
     shuffled = [rng.permutation(places) for places in pool]
@@ -234,8 +234,9 @@ def long_tail_counts(available: Counts, imbalance_factor: float) -> Counts:
 def draw_shares(counts: Counts, rows: int, settings: PartitionSettings, rng: Generator) -> Counts:
     """Draw the train images of each class for each row, [R, C].
 
-    counts: [C] images to deal. All rows sum to the same number, the largest possible if
-    ``samples`` = 0; else to ``samples``, or to all images of the row's classes if these are fewer.
+    counts: [C] images to draw from. All rows sum to the same number, the largest possible, if
+    ``samples`` is 0. Otherwise a row sums to ``samples``, or to all images of its classes if these
+    are fewer.
     Raises `DataError` if there are too few images or classes.
     """
     if settings.scheme == "dirichlet":
@@ -304,8 +305,7 @@ def class_quotas(counts: Counts, rows: int, classes: int) -> Counts:
     As if the images were sorted by class, cut into R·S equal shards and each row given S shards
     of different classes (McMahan et al. 2017, with a long tail). A class so large that some row
     would get it twice is in every row instead, and the others share the rest. Every class is in at
-    least one row, and in no more rows than it has images; the caller checks
-    Σ min(n_c, R) ≥ R·S.
+    least one row, and in no more rows than it has images. The caller checks Σ min(n_c, R) ≥ R·S.
     """
     limits = np.minimum(counts, rows)
     quotas = np.ones_like(counts)
@@ -324,7 +324,7 @@ def class_quotas(counts: Counts, rows: int, classes: int) -> Counts:
 def draw_classes(limits: Counts, rows: int, classes: int, rng: Generator) -> ClassMask:
     """Draw the S classes of each row, [R, C], uniformly except for what the limits forbid.
 
-    limits: [C] the most rows that can have a class; the caller checks Σ min(limit, R) ≥ R·S.
+    limits: [C] the most rows that can have a class. The caller checks Σ min(limit, R) ≥ R·S.
     Every class is in some row if R·S ≥ C.
     """
     limits = np.minimum(limits, rows)
@@ -401,11 +401,11 @@ def given_partition(
 ) -> list[Holding]:
     """Return the clients and stages that the source gives, in ascending order.
 
-    train_labels: [n]. test_labels: [m]. clients, stages: of each image, [n] and [m]; None means a
+    train_labels: [n]. test_labels: [m]. clients, stages: of each image, [n] and [m]. None means a
     single client with the default name, or a single stage. A client's stages end with its last
-    image; earlier stages may be empty. If the test images have no clients or stages, each belongs
-    to all clients and stages whose train images have the same class. Raises `DataError` if only the
-    test images have clients or stages.
+    image, and earlier stages may be empty. If the test images have no clients or stages, each
+    belongs to all clients and stages whose train images have the same class. Raises `DataError` if
+    only the test images have clients or stages.
     """
     sizes = len(train_labels), len(test_labels)
     names, train_client, test_client = _numbered(

@@ -23,7 +23,7 @@ class LoadedImages:
     """The pixels of some images.
 
     pixels: [m, channels, height, width] uint8, in the order of the request.
-    corrupt: the reason for each row that could not be read; its pixels are zeros.
+    corrupt: the reason for each row that could not be read. Its pixels are zeros.
     """
 
     pixels: NDArray[np.uint8]

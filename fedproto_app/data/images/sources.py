@@ -1,6 +1,6 @@
 """Images of any source: checked, with the classes in the set order.
 
-A loader returns the pool as its format gives it; what is common to all sources is done here.
+A loader returns the pool as its format gives it. Work that all sources need is done here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def load_pool(settings: DataSettings) -> ImagePool:
 
 
 def _checked(pool: object, where: str) -> ImagePool:
-    """Return the pool; raise `DataError` if a loader returned an invalid one."""
+    """Return the pool. Raises `DataError` if the loader returned an invalid pool."""
     if not isinstance(pool, ImagePool):
         raise DataError(f"{where}: returned {type(pool).__name__}, expected an ImagePool")
     require_class_names(pool.classes, where)

@@ -32,8 +32,8 @@ class ClientSequences:
     """The sequences of one client.
 
     group: the true cluster, or "". class_counts: train sequences of each class, in one row as there
-    are no stages; () if the target is a real number. unlabelled: [u] arrays [T_i, d] float32, train
-    sequences without a label; empty if the run does not learn from them.
+    are no stages, or () if the target is a real number. unlabelled: [u] arrays [T_i, d] float32,
+    train sequences without a label, empty if the run does not learn from them.
     """
 
     name: str
@@ -110,7 +110,7 @@ def _client(
 
 
 def resampled(steps: Steps, longest: int) -> Steps:
-    """Return the steps [T, d] as [min(T, longest), d], interpolated linearly; the ends stay.
+    """Return the steps [T, d] as [min(T, longest), d], interpolated linearly between the ends.
 
     longest: 0 leaves sequences of any length as they are.
     """
@@ -124,7 +124,7 @@ def resampled(steps: Steps, longest: int) -> Steps:
 def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Callable[[Steps], Steps]:
     """Return the function that scales a client's sequences, by ``data.sequences.scaling``.
 
-    train: the client's train sequences, at least one; "client" computes means and deviations from
+    train: the client's train sequences, at least one. "client" computes means and deviations from
     them alone.
     """
     if settings.scaling == "sequence":
@@ -147,7 +147,7 @@ def scaled_by_itself(steps: Steps) -> Steps:
 
 
 def _standardisation(train: Steps) -> Callable[[Steps], Steps]:
-    """Return x → (x − mean) / deviation, by dimension over these steps [S, d]; 0 if constant."""
+    """Return x → (x − mean) / deviation, by dimension over these steps [S, d], 0 if constant."""
     mean = train.mean(axis=0, dtype=np.float64)
     deviation = train.std(axis=0, dtype=np.float64)
     constant = (train == train[0]).all(axis=0)

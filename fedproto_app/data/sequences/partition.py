@@ -60,7 +60,7 @@ def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> lis
 
 
 def cluster_sizes(clients: int, clusters: int) -> list[int]:
-    """Return ⌊N / C⌋ clients for each cluster; the last cluster also gets the remainder.
+    """Return ⌊N / C⌋ clients for each cluster, and the remainder too for the last cluster.
 
     50 clients in 3 clusters are 16, 16 and 18.
     """
@@ -156,14 +156,14 @@ def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, 
     """Split the client's sequences by ``data.train-share`` and ``data.validation-share``.
 
     The remaining share is the test part. With classes, sequences are drawn from a stream of the
-    client's name, class by class as far as whole numbers allow; at least one sequence of each class
+    client's name, class by class as far as whole numbers allow. At least one sequence of each class
     is for training. With real targets, the pool's order stays, train first and test last, because
     neighbouring windows of a recording are alike. (Overlapping windows still share steps across the
     borders of the parts.) If the source has a split and its clients are taken as given, its test
     sequences are the test part, and the shares apply to the other sequences.
 
     ``data.clusters.labels`` limits the labelled train and the validation sequences to this number
-    each, drawn regardless of class. The client trains on sequences without a label too; with
+    each, drawn regardless of class. The client trains on sequences without a label too. With
     ``data.clusters.unlabelled`` it also keeps, without their labels, the train sequences above this
     number.
     """
@@ -203,7 +203,7 @@ def _parted(
 
 
 def why_refused(split: Split, settings: DataSettings) -> str | None:
-    """Return why a client with this split cannot take part; None if it can."""
+    """Return why a client with this split cannot take part, None if it can."""
     parts = {"train": split.train, "validation": split.validation, "test": split.test}
     empty = [title for title, places in parts.items() if not len(places)]
     if not empty:

@@ -17,10 +17,10 @@ NO_CLASS = ("?", "unlabelled")  # class names that mean "unknown"
 class SequencePool:
     """All sequences of a source, as it gives them: neither scaled nor resampled.
 
-    dimensions: names of the d values of a step. classes: names in the order of the labels; () if
+    dimensions: names of the d values of a step. classes: names in the order of the labels, () if
         the target is a real number.
     sequences: [n] arrays [T_i, d] float32, T_i ≥ 1, all finite.
-    targets: [n] int64, each the index of a class or UNLABELLED; float64 without classes.
+    targets: [n] int64, each the index of a class or UNLABELLED, or float64 without classes.
     clients: [n] the client of each sequence, None if the source has no clients. groups: the true
         group of a client, if the source knows it.
     is_test: [n] bool, the source's split into train and test, None without a split.
@@ -46,6 +46,6 @@ def numbered_dimensions(dimensions: int) -> tuple[str, ...]:
 
 
 def float32_steps(values: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Return the values [T, d] as float32; too large values become infinite, and are refused."""
+    """Return the values [T, d] as float32. Too large values become infinite, and are refused."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)

@@ -1,6 +1,6 @@
 """Labelled sequences of any source: checked, with the classes in the set order.
 
-A loader returns the pool as its format gives it; what is common to all sources is done here.
+A loader returns the pool as its format gives it. Work that all sources need is done here.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def load_sequences(settings: DataSettings) -> SequencePool:
 
 
 def _checked(pool: object, where: str) -> SequencePool:
-    """Return the pool; raise `DataError` if a loader returned an invalid one."""
+    """Return the pool. Raises `DataError` if the loader returned an invalid pool."""
     if not isinstance(pool, SequencePool):
         raise DataError(f"{where}: returned {type(pool).__name__}, expected a SequencePool")
     names = pool.dimensions

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check(record: TaskRecord, settings: Settings, all_rows: bool) -> Checked:
-    """Print what a run of the task would make of the data; all rows if `all_rows`."""
+    """Print what a run of the task would make of the data, with all rows if `all_rows`."""
     module = import_module(f"fedproto_app.report.check.{record.folder}")
     checked: Checked = module.check(settings, all_rows)
     return checked

@@ -316,12 +316,12 @@ def _are_copies(first: ClientSeries, client: ClientSeries, shift: int) -> bool:
 
 
 def totals_among(clients: Sequence[ClientSeries]) -> list[tuple[str, list[str]]]:
-    """Return each client that is the sum of at least two smaller ones, with their names.
+    """Return each client that is the sum of at least two smaller clients, with their names.
 
-    A total's changes are the sum of those of its parts, up to `_SUM_ERROR` of their norm. Only rows
-    count in which all clients have a value, at least two for each client. In the order of size,
-    each client's changes are projected on those of the smaller ones. If these explain them, least
-    squares tells the parts, whose weights are 1, from others, whose weights are 0.
+    A total's changes are the sum of its parts' changes, up to `_SUM_ERROR` of their norm. Only rows
+    where all clients have a value count, and there must be at least two for each client. In the
+    order of size, each client's changes are projected on the changes of the smaller clients. If
+    these explain them, least squares gives the parts a weight of 1 and other clients a weight of 0.
     """
     count = len(clients)
     if not 3 <= count <= _MOST_SUMMED:

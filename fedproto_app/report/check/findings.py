@@ -61,7 +61,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
 
     def print(self, all_rows: bool) -> None:
-        """Print the findings; without `all_rows`, only the first rows of a long table."""
+        """Print the findings. Without `all_rows`, a long table shows only its first rows."""
         console = Console()
         if len(self.rows) > 1:
             console.print(_table(self.rows if all_rows else self.rows[: ROWS + 1]))

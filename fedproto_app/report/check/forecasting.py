@@ -244,7 +244,7 @@ def _calendar(sources: Sequence[ClientSeries]) -> list[tuple[str, Cell]]:
 
 
 def _known(sources: Sequence[ClientSeries], settings: DataSettings) -> list[tuple[str, Cell]]:
-    """Return how many columns are known in advance, and until when for all clients."""
+    """Return the number of columns known in advance, and until when all clients have them."""
     columns = sources[0].columns
     if not columns:
         return []

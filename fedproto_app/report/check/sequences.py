@@ -80,7 +80,7 @@ class Dealing:
 
 
 def check(settings: Settings, all_rows: bool) -> Checked:
-    """Print facts about the sequences and how they would be dealt; return if a run could start.
+    """Print facts about the sequences and their partition, and return if a run could start.
 
     all_rows: list all classes, or clients where targets are real numbers.
     """

@@ -1,6 +1,6 @@
 """The charts of forecasting runs: errors by step ahead, forecasts, similar clients, filters.
 
-`responses.py` has those of columns known in advance.
+`responses.py` has the charts of columns known in advance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The charts of clients' responses to the columns that are known in advance.
+"""The charts of clients' responses to the columns known in advance.
 
 A simulation leaves the responses in its run folder, but deployed nodes keep them.
 """

@@ -205,7 +205,7 @@ def partition_charts(
 def read_partition(run_dir: Path) -> tuple[dict[str, NDArray[np.int64]], list[str]]:
     """Return each client's train samples [M, C] by stage and class, and the C classes.
 
-    Both are read from ``partition.csv``; ``classes.csv``, if there is one, orders the classes.
+    Both are read from ``partition.csv``. If ``classes.csv`` exists, it orders the classes.
     """
     table = read_table(run_dir / "partition.csv", ("client", "class"))
     classes = list(dict.fromkeys(table.texts["class"]))

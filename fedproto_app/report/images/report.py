@@ -2,7 +2,7 @@
 
 A client has up to two models at the end of a round: its *own* model after local training
 ("local"), and the model after averaging ("global"). A method without averaging only has own models.
-The test images follow the long tail, so the accuracy says little about rare classes; the balanced
+The test images follow the long tail, so the accuracy says little about rare classes. The balanced
 accuracy weights all classes equally.
 """
 
@@ -109,7 +109,7 @@ class ClassificationReport(TaskReport):
         return figures | _stages_by_model(results)
 
     def run_rows(self, summary: Record) -> list[tuple[str, str]]:
-        """Return figures in percent; "own / averaged" where a row has both models."""
+        """Return figures in percent, as "own / averaged" where a row has both models."""
         models = [("own model", "local"), ("averaged model", "global")]
         kept = f"test accuracy, kept model ({kept_model(summary)})"
         rows = [
@@ -225,7 +225,7 @@ def _models(results: Results) -> dict[str, Metric | None]:
 
 
 def _of_models(results: Results, figures: Iterable[Figure]) -> list[Figure]:
-    """Return the figures, with the metrics in which clients report the method's two models."""
+    """Return the figures, with the metrics that clients report for the method's two models."""
     models = _models(results)
     reported = {AVERAGED: models["global"], OWN: models["local"]}
     return [

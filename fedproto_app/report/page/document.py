@@ -145,7 +145,7 @@ def _duration(seconds: float) -> str:
 
 
 def glossary(groups: Sequence[Group]) -> dict[str, str]:
-    """Return words and their meanings; of figures and methods, only those in the page's tables."""
+    """Return words and their meanings, with only the figures and methods of the page's tables."""
     metrics = [report_for(task).metrics for task in {group.task for group in groups}]
     methods = sorted({group.method for group in groups} & METHODS.keys())
     titles = " ".join(shown.title for of_task in metrics for shown in of_task.comparison)
@@ -290,7 +290,7 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def _part(number: int, question: Question, notes: Sequence[str]) -> Part:
-    """Return the part on one question, its best group first. notes: beside those of its runs."""
+    """Return the part on one question, its best group first. notes: added to its runs' notes."""
     groups, chosen = question.groups, chosen_to_share(question)
     names = _distinct(question.labels)
     place = next((n for n, group in enumerate(groups) if chosen and group is chosen.group), 0)

@@ -29,7 +29,7 @@ class Clusters:
 
     names, groups: [N]. rounds: [R]. labels: [R, N] cluster of each client, -1 for none.
     forgetting_factor, rand_index: [R], NaN where unknown. similarity: [M, N, N] of the rounds
-    similarity_rounds [M], NaN where unknown; M = 0 without matrices.
+    similarity_rounds [M], NaN where unknown. M is 0 without matrices.
     """
 
     names: NDArray[np.str_]
@@ -274,7 +274,7 @@ def embedding_charts(embeddings: Embeddings) -> list[Points]:
 
 
 def main_plane(vectors: NDArray[np.floating]) -> tuple[NDArray[np.float64], list[float]]:
-    """Project vectors [n, D] on two principal components, [n, 2]; also return variance shares.
+    """Project vectors [n, D] on two principal components, [n, 2], and return variance shares too.
 
     The sign of each direction is chosen so that its largest entry is positive.
     """

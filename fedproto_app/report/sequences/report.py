@@ -133,7 +133,7 @@ class SequenceRegressionReport(SequenceReport):
 
 
 def settled(rand_indices: Sequence[tuple[int, float | None]]) -> int | None:
-    """Return the first round from which the Rand index stays 1, None if it ends below 1.
+    """Return the round since when the Rand index has been 1, None if it ends below 1.
 
     rand_indices: rounds in order with their Rand index. Rounds without an index do not count.
     """
