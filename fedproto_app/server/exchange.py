@@ -12,7 +12,7 @@ connected and never answers. A node that hangs would delay every round. Therefor
 - A node that misses the deadline is *overdue*: it gets no orders until it replies or answers a
   probe.
 - Once the replies of some nodes are enough, the others have as long again as those took.
-  - a node that misses another deadline, or leaves when all others have replied, gets no orders for
+- A node that misses another deadline, or leaves when all others have replied, gets no orders for
   1, 3, 7, then 15 deadlines while other nodes remain. One reply shortens the wait only slightly, so
   a node that answers only probes, or every other order, cannot delay every round.
 
