@@ -1,8 +1,8 @@
 """Convert tables, flat keys and texts of a command line to `Settings`, and back.
 
-Flower passes the app a flat dictionary with dotted keys (``fuels.temperature``), and the configuration
-files nest the same keys as TOML tables. Both become one `Settings` object here, before any node
-gets an order. Keys are kebab-case outside and snake_case inside.
+Flower passes the app a flat dictionary with dotted keys (``fuels.temperature``), and the
+configuration files nest the same keys as TOML tables. Both become one `Settings` object here,
+before any node gets an order. Keys are kebab-case outside and snake_case inside.
 
 Each method has its own table, whose class is defined with the method. A run reads the table of its
 method and ignores the tables of other methods, so one file can compare several. Flower lets
