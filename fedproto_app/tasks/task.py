@@ -192,7 +192,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         return {}
 
     def response(self, client: ClientT) -> dict[str, list[Any]]:
-        """Return the numbers with which the values subtracted from a client's data are added again."""
+        """Return the numbers that restore the values subtracted from a client's data."""
         return {}
 
     @abstractmethod
