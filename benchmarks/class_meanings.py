@@ -54,7 +54,7 @@ def subclasses(settings: DataSettings) -> ImagePool:
 
 
 def superclasses(settings: DataSettings) -> ImagePool:
-    """Five superclasses of CIFAR-100, of which each site draws one class each, 100 images of it."""
+    """Five superclasses of CIFAR-100. A site draws one class of each, with 100 images of it."""
     groups = [
         ("beaver", "dolphin", "otter", "seal", "whale"),
         ("orchid", "poppy", "rose", "sunflower", "tulip"),

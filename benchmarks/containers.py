@@ -72,7 +72,7 @@ class Check(NamedTuple):
 
 
 class CannotTry(Exception):
-    """This machine cannot run containers; the message says why."""
+    """This machine cannot run containers. The message says why."""
 
 
 class Composed:
@@ -114,7 +114,7 @@ class Composed:
         return _run(command, self._environment, seconds, must=must).stdout
 
     def submit(self, name: str, rounds: int, deadline: float) -> subprocess.Popen[str]:
-        """Submit a run and follow it; the process ends when the run does."""
+        """Submit a run and follow it. The process ends when the run does."""
         config = CONFIG.format(rounds=rounds, name=name, deadline=deadline)
         (self.folder / "configs" / f"{name}.toml").write_text(config, encoding="utf-8")
         command = ["run", "--rm", "-T", "cli", "fedproto", "run", f"/configs/{name}.toml"]
@@ -161,7 +161,7 @@ class Composed:
 
 
 def _gates(container: str) -> int:
-    """Count the gates of a container, each of which has forks with its command line."""
+    """Count the gates of a container. Each gate has forks with the same command line."""
     parents = {}
     for line in _docker("top", container, "-eo", "pid,ppid,args").splitlines():
         pid, parent, arguments = line.split(maxsplit=2)
@@ -384,7 +384,7 @@ def _run(
 
 
 def find_compose() -> list[str]:
-    """Return this machine's compose command; raise `CannotTry` without it or without an engine."""
+    """Return this machine's compose command. Raises `CannotTry` without it or without an engine."""
     if shutil.which("docker") is None:
         raise CannotTry("there is no docker command here")
     if _run(["docker", "info"], None, 60, must=False).returncode:
@@ -397,7 +397,7 @@ def find_compose() -> list[str]:
 
 
 def build(base_image: str, tag: str) -> Check:
-    """Build the image; raise `CannotTry` if its base is not available."""
+    """Build the image. Raises `CannotTry` if its base is not available."""
     if (
         _run(["docker", "image", "inspect", base_image], None, 60, must=False).returncode
         and _run(["docker", "pull", base_image], None, BUILD_DEADLINE, must=False).returncode

@@ -26,7 +26,7 @@ READERS = ("pandas", "table", "series")
 
 
 def write(folder: Path, megabytes: int) -> dict[str, Path]:
-    """Write the files; return their paths by source."""
+    """Write the files and return their paths by source."""
     rng, paths = np.random.default_rng(0), {}
     count = 1400 * megabytes // 2
     hours = pd.date_range("2016-01-01", periods=count, freq="h", name="time")

@@ -10,7 +10,7 @@ What that means in per cent depends on the vehicle: battery, age, home, charger,
 
 Every vehicle draws from (seed, vehicle) and the hills from the seed, so a vehicle is the same
 for any number of vehicles. One step is one second. A drive obeys limits, stops and the
-vehicle's own acceleration; the battery pays for rolling, air, inertia, slope and heating.
+vehicle's own acceleration. The battery pays for rolling, air, inertia, slope and heating.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Road:
-    """From home to a place: [P] points GRID metres apart; limit in m/s, place in degrees."""
+    """From home to a place: [P] points GRID metres apart. limit in m/s, place in degrees."""
 
     latitude: Vector
     longitude: Vector
@@ -169,8 +169,8 @@ class Weather:
             self.daily[day] = 0.75 * self.daily[day - 1] + shocks[day]
 
     def temperature(self, hours: Vector, elevation: Vector) -> Vector:
-        """Return the temperature, [T] in °C, at hours since the year began; 6.5 K less per km
-        up."""
+        """Return the temperature, [T] in °C, at hours since the year began, with 6.5 K less per
+        km up."""
         season = 9 - 10 * np.cos(2 * np.pi * (hours / 24 - 20) / 365)
         of_the_day = -4 * np.cos(2 * np.pi * (hours - 4) / 24)
         spell = np.interp(hours / 24, np.arange(len(self.daily)), self.daily)
@@ -179,7 +179,7 @@ class Weather:
 
 
 def load(settings: DataSettings) -> SequencePool:
-    """Yield windows of ``data.sequences.window`` seconds; the target is the charge, 0 … 100 %.
+    """Yield windows of ``data.sequences.window`` seconds. The target is the charge, 0 … 100 %.
 
     ``data.synthetic.clients`` vehicles have from a third to three and a half times `WINDOWS`
     windows each. The group of a vehicle is its kind. Raises `DataError` if no trip is as long as
@@ -209,7 +209,7 @@ def load(settings: DataSettings) -> SequencePool:
 
 
 def new_vehicle(number: int, terrain: Terrain, rng: Generator) -> Vehicle:
-    """Return a vehicle with its home, roads and habits; kinds take turns."""
+    """Return a vehicle with its home, roads and habits. Kinds take turns."""
     kind = KINDS[number % len(KINDS)]
     home = rng.uniform(-12, 12, 2)
     return Vehicle(
@@ -361,7 +361,7 @@ def drive_along(road: Road, vehicle: Vehicle, rng: Generator) -> Drive:
 
 
 def battery_power(vehicle: Vehicle, drive: Drive, temperature: Vector) -> Vector:
-    """Return the battery's power, [T] in W; negative if braking gives more than the rest takes."""
+    """Return the battery's power, [T] in W, negative if braking gives more than the rest takes."""
     kind = vehicle.kind
     # Mean speed of the second: so that the work of inertia is just the gain in kinetic energy.
     speed = drive.speed + drive.acceleration / 2

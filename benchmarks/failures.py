@@ -2,9 +2,9 @@
 
     python -m benchmarks.failures [--list]
 
-Hostile replies go through Flower's serialisation to a server in this process; hostile programs run
-in a gate's separate process. Prints a row for each attack; the exit code is 0 if every outcome was
-as expected. To add a row, write a function with the decorator `failure`.
+Hostile replies go through Flower's serialisation to a server in this process, and hostile programs
+run in a gate's separate process. Prints a row for each attack. The exit code is 0 if every outcome
+was as expected. To add a row, write a function with the decorator `failure`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ FAILURES: list[Failure] = []
 
 
 def failure(attack: str) -> Callable[[Callable[[Path], str]], None]:
-    """Enter a row. The function performs the attack in an empty folder and returns the outcome;
-    it raises AssertionError if the attack succeeds."""
+    """Enter a row. The function performs the attack in an empty folder and returns the outcome.
+    It raises AssertionError if the attack succeeds."""
 
     def enter(perform: Callable[[Path], str]) -> None:
         FAILURES.append(Failure(attack, perform))
@@ -66,7 +66,7 @@ def failure(attack: str) -> Callable[[Callable[[Path], str]], None]:
 
 
 def refusal(error: type[Exception], work: Callable[[], object]) -> str:
-    """Return why the work is refused; raise AssertionError if it is done."""
+    """Return why the work is refused. Raises AssertionError if it is done."""
     try:
         work()
     except error as reason:
@@ -75,7 +75,7 @@ def refusal(error: type[Exception], work: Callable[[], object]) -> str:
 
 
 class HostileGrid(LocalGrid):
-    """Two nodes; the second alters its replies to orders."""
+    """Two nodes, where the second alters its replies to orders."""
 
     def __init__(self, settings: Settings, configs: list[dict[str, Any]], tamper: Tamper) -> None:
         super().__init__(settings, configs)

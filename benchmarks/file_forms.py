@@ -59,11 +59,11 @@ HOURS = pd.DatetimeIndex(FRAME.index)
 class Form:
     """One form of file.
 
-    write: makes it in a folder and returns its path. expected: the series that it holds; None for
+    write: makes it in a folder and returns its path. expected: the series that it holds, None for
     other data, or if it can only be refused. settings: of data check. note: pattern of the words
-    that a person must get if the file is read. refusal: of a line that helps if it is refused; ""
-    if it must be read. answer: the settings with which such a line lets it be read. must: whether a
-    form that is neither read nor helped ends the command with an error.
+    that a person must get if the file is read. refusal: pattern of a line that helps if the file is
+    refused, "" if it must be read. answer: the settings that such a line gives to have it read.
+    must: whether a form that is neither read nor helped ends the command with an error.
     """
 
     title: str
@@ -130,7 +130,7 @@ def _with_a_bad_cell() -> str:
 
 SPARSE = FRAME[:-3].mul(np.arange(len(FRAME) - 3) ** 2 % 7 < 2, axis=0)  # three of seven hours
 LOCAL = made_frame(BERLIN)
-# The hour that comes twice is averaged; later hours are as clocks show them.
+# The hour that comes twice is averaged, and later hours are as clocks show them.
 AVERAGED = LOCAL.tz_localize(None).groupby(level=0).mean()
 MONTHS = FRAME[:12].set_axis(pd.Index([f"01/{month:02d}/2024" for month in range(1, 13)]))
 
@@ -248,7 +248,7 @@ def _changed(column: int, rows: slice, value: float) -> pd.DataFrame:
 def _images(**sites: tuple[int, str]) -> Callable[[Path], Path]:
     """Write 24 images of two classes for each site. sites: the pixels of a side, and Pillow's mode.
 
-    One in eight has the site's size and mode; the others are 12 grey pixels wide and high.
+    One in eight has the site's size and mode. The others are 12 grey pixels wide and high.
     """
 
     def write(folder: Path) -> Path:
@@ -723,7 +723,7 @@ def _shown(text: str, path: Path) -> str:
 
 
 def _read(path: Path, settings: Mapping[str, str]) -> tuple[list[ClientSeries], list[str]]:
-    """Return the clients of a file and what a person is told about them."""
+    """Return the clients of a file and the notes that a person gets about them."""
     reading = reading_of(path, settings)
     table = {**reading.all_settings, **reading.fitting(settings), "data.path": str(path)}
     data = settings_from(table).data

@@ -6,8 +6,8 @@
 
 In an empty folder it writes the page's `loads.csv`, then runs the page's block of commands, one
 after the other, with the page's settings alone. `.ci/wheel` does so with an installed wheel.
-Processor seconds are of the command and all that it started; those on the clock depend on what else
-the machine does, so its load is printed beside them.
+Processor seconds are of the command and all that it started. Seconds on the clock depend on what
+else the machine does, so its load is printed beside them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def block_of(page: str) -> tuple[str, list[str]]:
 
 
 def measured(commands: Sequence[str], fedproto: Path, folder: Path) -> list[Took]:
-    """Return each command's seconds, in this folder; exit if a command fails."""
+    """Return each command's seconds, in this folder, or exit if a command fails."""
     took = []
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for command in commands:

@@ -5,9 +5,9 @@
 A command to be run has a comment before it in the page: ``<!-- run: PLACE NAME -->``. PLACE is the
 machine on which a reader types it: `one`, `server`, `site`. Each machine is a folder here, with
 the files that the guide asks for (`one` has the repository), and a compose project of its own.
-`one` is the first chapter; `many` the others: a server and a site, a killed server and its resumed
-run, a site that joins late, an upgrade of the server and then of one site after the other, a site
-that gets a new key and one that leaves for good.
+`one` is the first chapter. `many` are the others: a server and a site, a killed server and its
+resumed run, a site that joins late, an upgrade of the server and then of one site after the other,
+a site that gets a new key and one that leaves for good.
 
 Between the commands the script also does what a person or the network does (`Play`), and it
 adapts the commands (`adapted`). Prints a row for each command. Exit code 0 if all succeed. Without
@@ -76,7 +76,7 @@ class Machine:
             shutil.copy(REPOSITORY / file, folder / file)
 
     def type(self, block: Block, seconds: float = LONGEST) -> str:
-        """Run the block's commands here; raise RuntimeError if a command fails."""
+        """Run the block's commands here. Raises RuntimeError if a command fails."""
         process = self.begin(block)
         try:
             output, _ = process.communicate(timeout=seconds)
@@ -134,7 +134,7 @@ class Machine:
         return dict(line.split(" ", 1) for line in listed.splitlines())
 
     def await_health(self) -> None:
-        """Wait until all running containers are healthy; raise RuntimeError after the deadline."""
+        """Wait until all running containers are healthy. Raises RuntimeError after the deadline."""
         deadline = time.monotonic() + READY
         while True:
             states = self.containers()
@@ -366,7 +366,7 @@ def _run_of(rounds: int, sites: int) -> list[tuple[str, str]]:
 
 
 def docker(*arguments: str) -> str:
-    """Run a command of the engine; raise RuntimeError if it fails."""
+    """Run a command of the engine. Raises RuntimeError if it fails."""
     command = ["docker", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
     if done.returncode:

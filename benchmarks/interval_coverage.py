@@ -8,7 +8,7 @@ sizes of its validation errors, or the largest. *after* is `first_half_widths`.
 
 Simulated: the errors of 2,000 series, of n validation forecasts that begin a step apart, and of the
 first forecast whose values all come later. Its coverage is the mean over series and steps. Real:
-`analytic` is trained once with each length of the validation part; the half widths of its
+`analytic` is trained once with each length of the validation part, and the half widths of its
 validation errors are held against all test forecasts, as they are and as they follow the errors.
 """
 
@@ -43,7 +43,7 @@ Rule = Callable[[Floats], Floats]  # errors [K, n, H] → half widths [L, K, H] 
 SERIES = 2000
 COUNTS = (5, 8, 12, 20)  # validation forecasts
 HORIZON = 24
-# Name, steps ahead, calendar; and numbers of validation forecasts, None: data.validation-share.
+# Name, steps ahead, calendar, and number of validation forecasts (None: data.validation-share).
 REAL = (
     *(("milano", HORIZON, "week", count) for count in (*COUNTS, None)),
     *(("electricity", HORIZON, "week", count) for count in (*COUNTS, None)),
@@ -89,7 +89,7 @@ def autoregression(draw: Draw, shape: tuple[int, int], correlation: float) -> Fl
 def best_forecasts(draw: Draw, shape: tuple[int, int, int], correlation: float) -> Floats:
     """Return the errors [K, n, H] of the best forecasts of a first-order autoregression.
 
-    They are those of a random walk if the correlation is 1, and grow with the step ahead.
+    If the correlation is 1, they are the errors of a random walk and grow with the step ahead.
     """
     series, samples, horizon = shape
     noise, errors = draw((series, samples + horizon)), np.zeros(shape)

@@ -7,9 +7,9 @@
         nodes[0].start()
         assert federation.wait(run).completed
 
-A SuperLink with TLS, node authentication and a database; SuperNodes with registered keys. Each has
-a FLWR_HOME, a log, and ports of its own and keeps them when it is started again. The FLWR_HOME
-also marks all processes that come of it. Whatever happens, they end with the block.
+It has a SuperLink with TLS, node authentication and a database, and SuperNodes with registered
+keys. Each has a FLWR_HOME, a log, and ports of its own and keeps them when it is started again. The
+FLWR_HOME also marks all processes that come of it. Whatever happens, they end with the block.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _GONE_DEADLINE = 20.0  # from SIGKILL until the last process has left
 
 
 class MarkedProcess:
-    """A long-running program of Flower's and all its processes; `home` marks them."""
+    """A long-running program of Flower's and all its processes, which `home` marks."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class MarkedProcess:
         self._log_start = 0
 
     def start(self) -> None:
-        """Start the program, or restart it; the log continues."""
+        """Start the program, or restart it. The log continues."""
         assert not self.pids(), f"{self.name} runs already"
         with self.log.open("ab") as log:
             self._log_start = log.tell()
@@ -91,7 +91,7 @@ class MarkedProcess:
         return marked_processes(self._home)
 
     def child(self, program: str, deadline: float = 60.0) -> int:
-        """Wait for a child process that runs this program; return its id."""
+        """Wait for a child process that runs this program, and return its id."""
 
         def find() -> int | None:
             return next((p for p, line in self.pids().items() if f"/{program} " in line), None)
@@ -105,7 +105,7 @@ class MarkedProcess:
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """Send SIGKILL, as if the machine lost power; return when no process is left."""
+        """Send SIGKILL, as if the machine lost power. Return when no process is left."""
         deadline = time.monotonic() + _GONE_DEADLINE
         while self.pids():
             assert time.monotonic() < deadline, f"{self.name}: {self.pids()} did not end"
@@ -136,7 +136,7 @@ class MarkedProcess:
             return log.read().decode(errors="replace")
 
     def wait_for_log(self, pattern: str, deadline: float = 60.0) -> re.Match[str]:
-        """Wait for a line of the log since the last start; raise an error if the program ends."""
+        """Wait for a line of the log since the last start. Raises an error if the program ends."""
 
         def find() -> re.Match[str] | None:
             ended = self.exit_code  # read first: its log is then complete
@@ -148,7 +148,7 @@ class MarkedProcess:
         return self._wait(find, f"{pattern!r} in its log", deadline)
 
     def wait_until_ended(self, deadline: float = 60.0) -> int:
-        """Wait until the program has ended by itself; return its exit code."""
+        """Wait until the program has ended by itself, and return its exit code."""
 
         def code() -> tuple[int] | None:
             return None if self.exit_code is None else (self.exit_code,)
@@ -173,7 +173,7 @@ class NodeProcess(MarkedProcess):
     """A SuperNode."""
 
     def wait_until_joined(self, deadline: float = 60.0) -> int:
-        """Wait until the SuperLink has accepted the node; return the node's id."""
+        """Wait until the SuperLink has accepted the node, and return the node's id."""
         return int(self.wait_for_log(r"SuperNode ID: (\d+)", deadline)[1])
 
 
@@ -277,7 +277,7 @@ class LocalFederation:
         return node
 
     def register(self, name: str, known_as: str = "") -> int:
-        """Register a node's key; return the node's id. known_as: the registered name."""
+        """Register a node's key and return the node's id. known_as: the registered name."""
         public = self.keys / "nodes" / f"{name}.pub"
         answer = self.connection.ask(
             "supernode", "register", str(public), _CONNECTION, "--name", known_as or name
@@ -294,7 +294,7 @@ class LocalFederation:
         return {int(node["node-id"]) for node in nodes if node["status"] == "online"}
 
     def submit(self, run_config: Mapping[str, Any], app: Path = REPOSITORY) -> str:
-        """Submit the app with these settings (nested, or with dotted keys); return the run id."""
+        """Submit the app with these settings (nested, or with dotted keys). Return the run id."""
         return self.connection.submit(app, run_config)
 
     def wait(self, run_id: str, deadline: float = 300.0) -> RunStatus:
@@ -309,7 +309,7 @@ class LocalFederation:
         return status
 
     def complete(self, run_id: str, deadline: float = 300.0) -> None:
-        """Wait for the end of a run; raise `FederationError` with its log if it failed."""
+        """Wait for the end of a run. Raises `FederationError` with its log if it failed."""
         status = self.wait(run_id, deadline)
         if not status.completed:
             log = self.run_log(run_id)

@@ -1,12 +1,12 @@
-"""A run on a hundred real SuperNodes of one client each; some are killed in it.
+"""A run on a hundred real SuperNodes of one client each, where some nodes are killed.
 
     python -m benchmarks.many_nodes [--nodes 100] [--killed 5] [--at-once 2] [--rounds 2] [--page]
 
 FUELS on synthetic traffic in a `LocalFederation`: all nodes have keys of their own and speak TLS.
 In the second round's training some nodes are killed and stay away. Real sites compute at the same
-time; here their ClientApps take turns, `--at-once` at a time, so the seconds of a round are those
-of this machine's cores, and the server does not probe nodes that wait for their turn. A node needs
-200 MB: the memory that is free limits their number.
+time. Here their ClientApps take turns, `--at-once` at a time, so the seconds of a round are this
+machine's cores', and the server does not probe nodes that wait for their turn. A node needs 200 MB,
+so the memory that is free limits their number.
 """
 
 from __future__ import annotations

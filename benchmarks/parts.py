@@ -54,7 +54,7 @@ def changes_of(settings: Mapping[str, object]) -> list[str]:
 def wait_until(
     holds: Callable[[], object], awaited: str, seconds: float, every: float = 0.05
 ) -> None:
-    """Wait until a condition holds; raise `TimeoutError` if it does not within so many seconds."""
+    """Wait until a condition holds. Raises `TimeoutError` if it does not within so many seconds."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:

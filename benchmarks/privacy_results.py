@@ -66,7 +66,7 @@ CASES = tuple(_cases())
 
 @dataclass(frozen=True)
 class Trial:
-    """A run. epsilon: of all its rounds; None without noise, 0 without sharing."""
+    """A run. epsilon: of all its rounds, None without noise, 0 without sharing."""
 
     case: Case
     epsilon: float | None

@@ -42,7 +42,7 @@ PAGE, SECTION, MAKER = ROOT / "docs" / "design.md", "prototype-way", "benchmarks
 class Trace:
     """The files that handle the prototype and the forms that it takes, in the order of the way.
 
-    files: the functions of each file. forms: the file in which a form was first seen.
+    files: the functions of each file. forms: the first file that has a form.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Trace:
 
 
 def forms_of(value: object, depth: int = DEPTH) -> Iterator[str]:
-    """Yield the class around each prototype in the value; "" for a bare array or container."""
+    """Yield the class around each prototype in the value, "" for a bare array or container."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape[-2:] == (ROWS, WIDTH):
         yield ""

@@ -9,8 +9,8 @@ shared. The sums are the app's own: the learners' rows, clipped, with the noise 
 masked sum add together, one client at a node, and what the server makes of them.
 
 For more clients than there are, the others' series are cut into parts, each a client of its own.
-For the number from which on noise costs little, the whole clients' total is scaled to as many.
-Figures of a newcomer are kept in runs/results/covariates.
+The whole clients' total is scaled to more clients, to find the number at which noise costs
+little. Figures of a newcomer are kept in runs/results/covariates.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def others_in(start: Start, newcomer: int, parts: int) -> list[ClientWindows]:
 
 
 def figures_of(name: str, row: int) -> dict[str, float]:
-    """Return the errors of a newcomer relative to that of its response alone, by form, parts and ε.
+    """Return the errors of a newcomer relative to its response alone, by form, parts and ε.
     With ε = 1 and "as if", by the number of clients instead of parts."""
     file = OUTPUT / f"noise-{name}-{row}.json"
     figures: dict[str, float] = {}

@@ -3,7 +3,7 @@
     python -m benchmarks.response_picture       # ten minutes of a core
 
 Each of the seven farms of the GEFCom 2012 wind data is the newcomer once. It has 14 days before the
-test part, of which the last fifth is its validation part, and the others have eleven months. The
+test part, and their last fifth is its validation part, while the others have eleven months. The
 test part is the next 120 days, forecast 24 hours at once. The newcomer forecasts with Kindred and
 the weather forecasts, alone and then together with the others. The picture is of the newcomer with
 the median ratio of the two errors. Runs are kept in runs/results/response and are not made again.
@@ -80,7 +80,7 @@ def run_of(table: pd.DataFrame, name: str, changes: Mapping[str, object]) -> fed
 
 
 def newcomer(table: pd.DataFrame, name: str) -> Newcomer:
-    """Return the runs in which this farm has 14 days of data."""
+    """Return the runs that give this farm 14 days of data."""
     is_earlier = (table.unique_id == name) & (table.ds < START - pd.Timedelta(days=DAYS))
     runs = {
         way: run_of(table[~is_earlier], f"{name}-{way}", changes)

@@ -1,11 +1,11 @@
-"""docs/results/covariates.md: forecasts a day ahead with columns that are known in advance.
+"""docs/results/covariates.md: forecasts a day ahead with columns that clients know in advance.
 
     python -m benchmarks.response_results wind pm25         # the tables, tens of minutes of a core
     python -m benchmarks.response_results wind --again      # after a change of the response
     python -m benchmarks.response_results --page-only       # from existing figures
 
-A newcomer has so many days of history, of which the last fifth is its validation part, and
-everybody else has all days before. Each client is the newcomer once, at two starting times, and its
+A newcomer has so many days of history, their last fifth is its validation part, and everybody
+else has all days before. Each client is the newcomer once, at two starting times, and its
 test part is the next 120 days. Then everybody has as few days. All halves are the app's own, in one
 process: the learners of the response's two rounds, `without_response`, and Kindred. The others
 answer before the newcomer comes, so nothing that they send depends on it.
@@ -188,12 +188,12 @@ class Start:
         return make_windows(self.series[client].part(first), data)
 
     def totals(self, clients: Sequence[ClientWindows]) -> Arrays:
-        """Return the totals of the two rounds in which clients share their response."""
+        """Return the totals of the two rounds that share the clients' response."""
         totals = self.sent(MomentsLearner, clients, {})
         return {**totals, **self.sent(SumsLearner, clients, totals)}
 
     def sent(self, kind: Any, clients: Sequence[ClientWindows], totals: Arrays) -> Arrays:
-        """Return the sum of what these clients send in one of the rounds."""
+        """Return the sum of the arrays that these clients send in one of the rounds."""
         learner = kind(self.settings.training, self.settings.response, self.task)
         sums: Arrays = {}
         for client in clients:

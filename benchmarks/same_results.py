@@ -10,7 +10,7 @@ plain run on two nodes there are variants: on one node, with masked sums, with n
 mean, and killed after its first round and resumed (compared with the run that was not killed). A
 variant that the earlier commit refuses is no difference when this tree runs it.
 
-The quick set has every method once, and a few pairs in all variants; the full set has every pair in
+The quick set has every method once, and a few pairs in all variants. The full set has every pair in
 all variants. Runs already in ``--folder`` are not repeated, so a later call costs this
 tree's runs alone.
 """
@@ -143,7 +143,7 @@ def _compare(cases: list[Case], folder: Path, before: Path, at_once: int) -> dic
         )
         later = pool.map(partial(_end, ROOT, folder / "now"), cases)
         for case, end in zip(cases, later, strict=True):
-            # A method may refuse these settings; a refused plain run is a fault.
+            # A method may refuse these settings, but a refused plain run is a fault.
             settings = bool(VARIANTS[case.variant])
             verdict = _verdict(earlier[case.expected], end, may_be_refused=settings)
             equal[case] = not verdict.startswith("DIFFERS")
@@ -190,7 +190,7 @@ def _lasting(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(tree: Path, folder: Path, case: Case) -> str:
-    """Make the run; return why it was refused, or ""."""
+    """Make the run. Return why it was refused, or ""."""
     method, task = case.pair.split("@")
     settings = {**small_run(task), **METHODS[method].small, "method": method}
     if task == "forecasting":
@@ -236,7 +236,7 @@ def _killed(tree: Path, folder: Path, command: list[str]) -> None:
     if run.poll() is None:
         os.killpg(run.pid, 9)
     run.wait()
-    # A run of few rounds may have ended first; then there is nothing to resume.
+    # A run of few rounds may have ended first, and then there is nothing to resume.
     (folder / "run" / "summary.json").unlink(missing_ok=True)
 
 

@@ -105,7 +105,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _costs(folder: Path) -> dict[str, Any]:
-    """Make both runs in one federation; return bytes, seconds, and the distance of the models."""
+    """Make both runs in one federation. Return bytes, seconds, and the distance of the models."""
     row: dict[str, Any] = {}
     with LocalFederation(folder / "federation") as federation:
         for name in NODES:

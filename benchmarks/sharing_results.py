@@ -181,7 +181,7 @@ class Judged(NamedTuple):
 
 
 def masked_total(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the total of what these clients send, [N, …] → […], each a node of a masked sum."""
+    """Return the total of these clients' arrays, [N, …] → […], each a node of a masked sum."""
     bits, nodes = AggregationSettings().secure_bits, len(rows)
     sums = [Sums({"": row.astype(np.float64) / UNIT}, {}) for row in rows]
     layout = Layout.from_sums(sums[0])

@@ -7,7 +7,7 @@ Kindred's A and B have tens of thousands of values, too many for noise. A ridge 
 features has a few dozen, so each client could send that solution, clipped to a length, and draw its
 own fits to the mean of all. This trial adds such fits to the candidates of Kindred alone, one step
 ahead. The control adds the same fits drawn to zero, which needs nobody. All errors are geometric
-means of test MSE over that of Kindred alone, over the first clients of a random order.
+means of test MSE over Kindred's alone, over the first clients of a random order.
 """
 
 from __future__ import annotations

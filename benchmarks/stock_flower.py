@@ -5,13 +5,13 @@
 All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
 it), one local epoch a round, two processes of one thread each, whatever the environment says. They
 run in turns, several times. A round is timed from the end of the previous round to its own, as
-written to the file; nothing is evaluated in between. The table also has the processor time of all
-processes per round, which depends less on other work of the machine. The first rounds do not count:
-processes start and data is loaded. At the end all must have reached the same loss.
+written to the file, and nothing is evaluated in between. The table also has the processor time of
+all processes per round, which depends less on other work of the machine. The first rounds do not
+count, because processes start and data is loaded. At the end all must have reached the same loss.
 
 stock Flower: `benchmarks/stock_app`, one client a node, under a SuperLink with Ray. plain loop:
 `benchmarks/peers/plain_loop.py`, no framework at all. pfl: `benchmarks/peers/pfl_loop.py`, in an
-environment that is made for it in .venv-pfl; left out, with the reason, if that fails.
+environment that is made for it in .venv-pfl. If that fails, pfl is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ AIMS = {"stock Flower": 6.0, "plain loop": 1.8, "pfl": 2.2}
 
 class Work(NamedTuple):
     """The work of every contestant: clients, days of a client's series, batches of all clients,
-    rounds; and the file of the batches for contestants that do not read the series."""
+    rounds, and the file of the batches for contestants that do not read the series."""
 
     clients: int
     days: int
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 def write_clients(file: Path, clients: int, days: int) -> int:
-    """Write all clients' batches for the peers, client by client; return their number."""
+    """Write all clients' batches for the peers, client by client, and return their number."""
     settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
     windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
     arrays = {
@@ -174,7 +174,7 @@ def compare(
 
 
 def timed_run(start: Start, work: Work, label: str, progress: Callable[[str], None]) -> Timing:
-    """Run to the end of the last counted round; time the rounds after the warm-up."""
+    """Run to the end of the last counted round, and time the rounds after the warm-up."""
     progress(label + "starting")
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder,
@@ -347,7 +347,7 @@ def loss_spread(runs: Runs) -> float:
 
 
 def _loss(line: str, clients: int) -> float:
-    """Return the mean loss of a round's line; raise an error if a client did not train."""
+    """Return the mean loss of a round's line. Raises an error if a client did not train."""
     noted = json.loads(line)
     if noted["clients"] != clients:
         raise FederationError(f"{noted['clients']} of {clients} clients trained")

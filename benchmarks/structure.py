@@ -34,7 +34,7 @@ _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 
 
 def levels() -> list[list[str]]:
-    """Return the rooms from the top down; rooms of one level do not import each other."""
+    """Return the rooms from the top down. Rooms of one level do not import each other."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contract = project["tool"]["importlinter"]["contracts"][0]
     return [[room.strip() for room in level.split("|")] for level in contract["layers"]]

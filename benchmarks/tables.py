@@ -20,7 +20,7 @@ def figure_table(
     caption: str | None = None,
     texts: int = 1,
 ) -> Table:
-    """Return a table. texts: how many of its first columns hold texts; figures are on the right."""
+    """Return a table. texts: how many of its first columns hold texts. Figures are on the right."""
     table = Table(title=title, caption=caption)
     for number, heading in enumerate(headings):
         is_text = number < texts

@@ -4,7 +4,7 @@
     python -m benchmarks.try_files --fedproto PROGRAM    # one installed elsewhere
 
 Each file lies in an empty folder. The answer must speak of the clients in the file, and report and
-forecasts must be there; else the exit code is 1. `.ci/wheel` does so with an installed wheel.
+forecasts must be there, or the exit code is 1. `.ci/wheel` does so with an installed wheel.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def tables(folder: Path) -> Path:
 
 
 def images(folder: Path) -> Path:
-    """Write three classes at each site, of other brightness; the class is the main colour."""
+    """Write three classes at each site, of other brightness. The class is the main colour."""
     rng = np.random.default_rng(0)
     for site in range(SITES):
         for channel, label in enumerate(("red", "green", "blue")):
@@ -83,7 +83,7 @@ def images(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class File:
-    """A file as people have it. clients: how many are in it; forecast: the file that is written."""
+    """A file as people have it. clients: how many are in it. forecast: the file that is written."""
 
     title: str
     write: Callable[[Path], Path]
@@ -117,7 +117,7 @@ class Answer:
 
 
 def answer_of(fedproto: Path, path: Path) -> Answer:
-    """Run the command in the file's folder; exit if it fails."""
+    """Run the command in the file's folder, and exit if it fails."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env["COLUMNS"] = "100"
     start = time.monotonic()

@@ -3,7 +3,7 @@
     python -m benchmarks.attacks [STUDY …] [--page]
 
 Ten clients of an embedded data set, each on a node, in this process or in several. Some lie about
-their trained arrays (`lies.py`) or train on poisoned data (`poisoned.py`); they know the model that
+their trained arrays (`lies.py`) or train on poisoned data (`poisoned.py`). They know the model that
 they received and what the first client sent. The figure is the mean over the honest clients, with
 their models after the last round. In `declared.py` a node lies about its samples, in `joint.py` it
 sends the worst sums that pass, and in `masked.py` it lies in a masked sum. `honest.py` shows what
@@ -134,7 +134,7 @@ def _quiet() -> None:
 
 
 def table(study: Study, figures: Figures) -> list[str]:
-    """Return a line for each attack and share of hostile clients; a line's best rule is bold."""
+    """Return a line for each attack and share of hostile clients, with its best rule in bold."""
     rules = [f"`{rule}`" for rule in study.rules]
     lines = [["attack", "hostile", *rules]]
     for attack in (NOTHING, *study.attacks):

@@ -1,6 +1,6 @@
 """A node that declares 10⁹ samples for each of its clients, and what it then sends.
 
-Three nodes share ten clients; the last of them lies. Figures are the honest clients' mean error
+Three nodes share ten clients, and the last node lies. Figures are the honest clients' mean error
 over their error without the attack.
 """
 
@@ -58,7 +58,7 @@ Lie = Callable[[Order, Arrays, float], FalseReply]
 
 
 def far_model(order: Order, honest: Arrays, claimed: float) -> FalseReply:
-    """Return models whose every value is −5; sums of opposite targets, times 10⁶."""
+    """Return models whose every value is −5, and sums of opposite targets, times 10⁶."""
     start = order.guidance.arrays
     arrays = {
         name: np.full_like(value, FAR) if name in start else _opposite(name, value, TIMES)
@@ -83,8 +83,8 @@ def longest_step(order: Order, honest: Arrays, claimed: float) -> FalseReply:
 
 
 def _opposite(name: str, value: Any, times: float) -> Any:
-    """Return sums of opposite targets, so many times; prototypes negated, not larger: larger ones
-    are refused."""
+    """Return sums of opposite targets, so many times. Prototypes are negated but not larger,
+    because larger prototypes are refused."""
     if name.endswith("prototypes"):
         return np.asarray(-value)
     return np.asarray(np.float32(-times if name == "moment" else times) * value)
@@ -150,7 +150,7 @@ def say(reply: Message, **changed: Any) -> None:
 
 
 def error_of(trial: Trial) -> float | None:
-    """Return the mean error of the honest nodes' clients; None if there is none."""
+    """Return the mean error of the honest nodes' clients, or None without any."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         settings = {**trial.settings, **output_in(folder), "keep": "last"}

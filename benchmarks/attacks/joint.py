@@ -2,9 +2,10 @@
 
 Ten clients, one on a node, one solution for all. The last clients are hostile and send the same
 sums. They try thousands of pairs A = XᵀX and b = Xᵀy, each as large as the checks allow, and send
-the pair that changes the solution most by what they know: their own samples, which they take for
-everybody's, or the total of the honest clients' sums. A fit that is worse than the mean for most
-clients would be refused, so they keep theirs nearer to the others' as far as they know these.
+the pair that changes the solution most as far as they know. They know their own samples, which they
+take for everybody's, or the total of the honest clients' sums. A fit that is worse than the mean
+for most clients would be refused, so they keep their fit nearer to the others' as far as they know
+these.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class Knowledge(NamedTuple):
 
 @dataclass(frozen=True)
 class Attack:
-    """knows_total: the honest clients' total; else its own sums. times: the samples that a hostile
-    client claims, over those that it has."""
+    """knows_total: whether it knows the honest clients' total, or else its own sums. times: the
+    samples that a hostile client claims, over the samples that it has."""
 
     says: str
     knows_total: bool
@@ -172,8 +173,8 @@ def _pairs(knowledge: Knowledge, claimed: int) -> Iterator[tuple[Tensor, Tensor]
 
 
 def _accepted_factors(gram: Tensor, false_fit: Tensor, usual: Tensor) -> tuple[float, ...]:
-    """Return the least and largest factor f with which f · false_fit strays from the usual fit by
-    at most `_STRAYS` of the mean's distance; none if there is no such factor."""
+    """Return the least and largest factor f that keeps f · false_fit within `_STRAYS` of the mean's
+    distance from the usual fit, or () if there is no such factor."""
     size, product, limit = (
         float(left @ gram @ right)
         for left, right in ((false_fit, false_fit), (false_fit, usual), (usual, usual))
@@ -200,7 +201,7 @@ def _unpacked(sums: Arrays) -> tuple[Tensor, Tensor]:
 
 
 def error_of(trial: Trial) -> float:
-    """Return the mean error of the honest clients; raise an error if a client is refused."""
+    """Return the mean error of the honest clients. Raises an error if a client is refused."""
     with tempfile.TemporaryDirectory() as place:
         grid = HostileGrid(trial, Path(place))
         clients = read_clients(conducted(grid, grid.settings))

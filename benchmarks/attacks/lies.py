@@ -45,7 +45,7 @@ def flipped_tenfold(reply: HonestReply) -> Arrays:
 
 
 def noise(reply: HonestReply) -> Arrays:
-    """Return a step ten times as long, in a random direction; the clients do not collude."""
+    """Return a step ten times as long, in a random direction. The clients do not collude."""
     seed = int(abs(_length(reply.after) * 1e6)) % 2**31
     return _towards(reply, np.random.default_rng([reply.server_round, seed]))
 

@@ -56,7 +56,7 @@ def opposite(
 
 
 def _factor(name: str, times: float) -> float:
-    """Return the factor of a sum; what is beside A and B stays as it is."""
+    """Return the factor of a sum, which is 1 for all sums but A and B."""
     return {"gram": times, "moment": -times}.get(name.removeprefix("response-"), 1.0)
 
 

@@ -22,7 +22,7 @@ _MIRRORED = Attack(
 
 @dataclass(frozen=True)
 class Study:
-    """A table. name: of the section of the page. metric: the column of clients.csv; lower is
+    """A table. name: of the section of the page. metric: the column of clients.csv, where lower is
     better unless `higher`."""
 
     name: str
@@ -36,7 +36,7 @@ class Study:
         return Trial(self.settings, self.metric, rule, attack, hostile)
 
     def trials(self) -> Iterator[Trial]:
-        """Yield every run of the table; for each rule, also a run without lies."""
+        """Yield every run of the table, and for each rule also a run without lies."""
         for rule in self.rules:
             yield self.trial(rule, NOTHING, 0)
             for attack in self.attacks:

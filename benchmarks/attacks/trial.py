@@ -34,7 +34,7 @@ PREPARED_FOR = 0.4  # aggregation.hostile-share of all runs
 @dataclass(frozen=True)
 class Attack:
     """An attack. says: its text in the table. lie: makes the arrays that are sent. source: the
-    poisoned training data. about: the arrays that the lie changes; (): all."""
+    poisoned training data. about: the arrays that the lie changes, () for all."""
 
     says: str
     lie: Lie | None = None
@@ -100,7 +100,7 @@ class HostileGrid(LocalGrid):
 
 
 def figures_of(trial: Trial) -> dict[int, float]:
-    """Return each client's metric by the last models, by client number; {} if the run stopped."""
+    """Return each client's metric by the last models, by number, or {} if the run stopped."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         settings = settings_from(
@@ -122,7 +122,7 @@ def figures_of(trial: Trial) -> dict[int, float]:
 
 
 def honest_mean(figures: Mapping[int, float], hostile: int) -> float:
-    """Return the mean over the honest clients if so many are hostile; NaN if the run stopped."""
+    """Return the mean over the honest clients if so many are hostile, NaN if the run stopped."""
     honest = [
         figures[number] for number in range(CLIENTS) if number not in ORDER[:hostile] and figures
     ]

@@ -2,10 +2,10 @@
 
     python -m benchmarks.faults [FAULT ...] [--list] [--table FILE]
 
-A SuperLink and three SuperNodes on loopback, with TLS and registered keys, anew for each fault;
-FUELS, or FedAvg where the row says so, on six synthetic clients. Prints what happened and enters
-it into docs/faults.csv, in the columns of the installed version of Flower. Without names all faults
-are run, one after the other: about half an hour on two cores.
+Each fault has a new SuperLink and three SuperNodes on loopback, with TLS and registered keys. They
+run FUELS, or FedAvg where the row says so, on six synthetic clients. Prints what happened and
+enters it into docs/faults.csv, in the columns of the installed version of Flower. Without names all
+faults are run, one after the other: about half an hour on two cores.
 
 Exit code: 0 if everything went as expected, else 1. The full disk is skipped without root.
 """

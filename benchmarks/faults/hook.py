@@ -1,4 +1,4 @@
-"""Changes inside a process of Flower's, for benchmarks; the product has no such hooks.
+"""Changes inside a process of Flower's, for benchmarks. The product has no such hooks.
 
 A copy of this file called ``sitecustomize.py`` on a process's PYTHONPATH is run by Python before
 anything else. The environment variable FAULT says what the process then does wrong:
@@ -9,7 +9,7 @@ anything else. The environment variable FAULT says what the process then does wr
     announce             this node announces its reply of round 2 and sends none of its parts
     no-message           this node's reply of round 2 is announced as a message but is none
     crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
-                         folder does not have its name yet; once, at round 2
+                         folder does not have its name yet, once, at round 2
     hang-in-STEP         this node hangs in a step of the masked sum of round 2, and says so: when
                          it is asked for keys, shares, unmask, or has trained and masks (train)
 

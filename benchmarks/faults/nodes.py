@@ -168,7 +168,7 @@ def disk_full(folder: Path) -> Iterator[Row]:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
-    """Mount a small file system at the folder until the nodes have ended; False if not allowed."""
+    """Mount a small file system at the folder until the nodes have ended, False if not allowed."""
     folder.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True, check=False, timeout=20)

@@ -47,7 +47,7 @@ def harmed(
 
 @cache
 def reference(method: str) -> bytes:
-    """Return the result of a run without a fault; it runs at the first call."""
+    """Return the result of a run without a fault, which runs at the first call."""
     with tempfile.TemporaryDirectory(prefix="fedproto-faults-") as folder:
         say(f"the uninterrupted run of {method}")
         with Trial(Path(folder) / "trial", {"method": method}) as trial:

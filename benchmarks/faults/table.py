@@ -20,7 +20,7 @@ _TEXTS = ("fault", "outcome")
 class Row:
     """One line of the table.
 
-    expected, happened: the outcome; the table shows what happened only if it was not expected.
+    expected, happened: the outcome. The table shows what happened only if it was not expected.
     same: whether the result equals the uninterrupted run's, None if it need not.
     lost: seconds, None if nothing can be lost.
     """

@@ -124,7 +124,7 @@ class Trial:
         self.submit()
 
     def finish(self, deadline: float = 400.0) -> None:
-        """Wait for the end of the run; raise `FederationError` if it failed."""
+        """Wait for the end of the run. Raises `FederationError` if it failed."""
         status = self.federation.wait(self.runs[-1], deadline)
         if not status.completed:
             raise FederationError(f"the run is {status.status}: {status.details}\n{self.events()}")

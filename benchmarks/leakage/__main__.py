@@ -3,7 +3,8 @@
     python -m benchmarks.leakage [--data milano | electricity | synthetic] [--rounds 8] [--page]
     python -m benchmarks.leakage --masked [--page]      # Kindred's sums, clear and masked
 
-Real data if FEDPROTO_DATA has it, else embedded data; the tables say which. A minute on a core.
+Uses real data if FEDPROTO_DATA has it, else embedded data, and the tables say which. A minute on a
+core.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def measured(victims: Victims, console: Console) -> Figures:
 
 
 def profile_table(figures: Figures) -> list[str]:
-    """Return a row for each array that is sent; the last row attacks one window's gradient."""
+    """Return a row for each array that is sent. The last row attacks one window's gradient."""
     rows = [
         [row.says, _estimate(row.share, 2), f"{row.matched:.2f}"]
         for row in (*figures.profiles, figures.window)

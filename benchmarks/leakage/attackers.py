@@ -1,7 +1,7 @@
 """Attacks by an observer of the arrays that clients send. Pure functions of arrays.
 
-Reconstruction: a decoder learned from other clients, whose data the attacker has; a window from the
-gradient of one sample. Membership: scores whose area under the curve measures how well members
+Reconstruction: a decoder learned from other clients, whose data the attacker has, and a window from
+the gradient of one sample. Membership: scores whose area under the curve measures how well members
 are distinguished from other windows.
 """
 
@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 def decoded(vectors: Vectors, secrets: Vectors) -> Vectors:
     """Return each client's secret, [N, p], as ridge regression on the others guesses it.
 
-    vectors: [N, d], as sent; secrets: [N, p]. The penalty is chosen by leaving out each of the
+    vectors: [N, d], as sent. secrets: [N, p]. The penalty is chosen by leaving out each of the
     others in turn.
     """
     guesses = np.empty_like(secrets)
@@ -54,7 +54,7 @@ def mean_of_others(secrets: Vectors) -> Vectors:
 def explained(guesses: Vectors, secrets: Vectors, seed: int = 0) -> Estimate:
     """Return the share of the squared error of `mean_of_others` that the guesses save.
 
-    1: every secret was guessed; 0: nothing was learned; below 0: the guesses mislead.
+    1 means that every secret was guessed, 0 that nothing was learned. Below 0 the guesses mislead.
     """
     errors = np.square(guesses - secrets).sum(axis=1)
     blind = np.square(mean_of_others(secrets) - secrets).sum(axis=1)
@@ -83,7 +83,7 @@ def membership_area(
 
 
 def _area(members: Vectors, strangers: Vectors) -> float:
-    """Return the Mann-Whitney statistic; ties count half."""
+    """Return the Mann-Whitney statistic, where ties count half."""
     ranks = rankdata(np.concatenate([members, strangers]))[: len(members)]
     wins = ranks.sum() - len(members) * (len(members) + 1) / 2
     return float(wins / (len(members) * len(strangers)))
@@ -100,7 +100,7 @@ def in_mean(windows: Vectors, mean: Vectors, population: Vectors) -> Vectors:
     """Return how likely each window is a member of a mean, [n]: Σ (x − p)(m − p), the likelihood
     ratio for independent values of equal variance (Dwork et al., FOCS 2015).
 
-    windows: [n, d]; mean: m [d], as sent; population: p [d], the attacker's guess without it.
+    windows: [n, d]. mean: m [d], as sent. population: p [d], the attacker's guess without it.
     """
     return np.asarray((windows - population) @ (mean - population))
 
@@ -109,7 +109,7 @@ def in_products(windows: Vectors, gram: Vectors) -> Vectors:
     """Return how likely each window is a member of XᵀX, [n]: minus its leverage
     xᵀ(XᵀX + λI)⁻¹x, which is lower for members.
 
-    windows: [n, d]; gram: [d, d].
+    windows: [n, d]. gram: [d, d].
     """
     ridge = 1e-6 * np.trace(gram) / len(gram) * np.eye(len(gram))
     solved = np.linalg.solve(gram + ridge, windows.T).T

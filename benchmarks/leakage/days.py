@@ -41,7 +41,7 @@ _TOGETHER = 24  # close values, for sums whose neighbouring entries differ by tw
 @dataclass(frozen=True)
 class DayAttack:
     """A row: the correlation of guesses and truth over clients and days, mean and least, without
-    and with the limit; None where the site refuses the runs."""
+    and with the limit, None where the site refuses the runs."""
 
     says: str
     without: tuple[float, float]
@@ -94,7 +94,7 @@ def end_of_training(client: ClientSeries, settings: Settings) -> int:
 
 
 def share_ending(days_earlier: int, victims: Victims, client: ClientSeries) -> float:
-    """Return the train share with which training ends at a midnight, so many days earlier."""
+    """Return the train share that ends training at a midnight, so many days earlier."""
     settings = victims.settings("kindred")
     back = lookback(settings.data)
     end = end_of_training(client, settings) // DAY * DAY - DAY * days_earlier
@@ -121,8 +121,8 @@ def of_one_day(victims: Victims, series: list[ClientSeries], limited: bool) -> V
 
 
 def of_difference(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
-    """Eight times a mean of eight days less seven times that of the later seven is the first day,
-    if their scales are taken as equal."""
+    """Eight times a mean of eight days less seven times the mean of the later seven is the first
+    day, if their scales are taken as equal."""
     figures = []
     for earlier in range(DAYS):
         share = share_ending(earlier, victims, series[0])
@@ -172,7 +172,7 @@ def phases_of(client: ClientSeries, settings: Settings) -> NDArray[np.int64]:
 def series_from(
     truths: Sequence[Tensor], start: Vectors, learner: KindredLearner, steps: int = 1000
 ) -> Vectors:
-    """Return the series whose A and B come nearest to the mean of those of these series, [length].
+    """Return the series whose A and B come nearest to the mean A and B of these series, [length].
 
     start: where the search begins. steps: of the search by values, and of that by waves.
     """
@@ -185,7 +185,7 @@ def series_from(
         gram, moment = sums(features[:, :width], residuals, torch.ones(DAY))
         return [gram / DAY, moment / DAY]
 
-    # First by the products of values, which are smooth, then by those of the waves as well.
+    # First by the products of values, which are smooth, then by the waves' products as well.
     for width in (learner.model.plain_width, learner.model.representation_dim):
         both = zip(*(sent(width, truth, truth) for truth in truths), strict=True)
         observed = [torch.stack(rows).mean(dim=0).float().double() for rows in both]
@@ -215,7 +215,7 @@ def _inputs(values: Tensor, settings: Settings) -> Tensor:
 
 def of_edges(victims: Victims, series: list[ClientSeries], limited: bool) -> Vectors | None:
     """Neighbouring entries of A differ by the values at the two ends of the part: Σ v_{t−k} less
-    Σ v_{t−k−1} is a − b, and so for the squares, a² − b²; a + b is their ratio."""
+    Σ v_{t−k−1} is a − b, and for the squares it is a² − b², so a + b is their ratio."""
     more = {"data.close-window": _TOGETHER}
     run = _run(victims, series, limited, "analytic", **more)
     if run is None:
@@ -237,7 +237,7 @@ def of_edges(victims: Victims, series: list[ClientSeries], limited: bool) -> Vec
 
 
 def by_phase(client: ClientSeries, first: int, end: int) -> Vectors:
-    """Return the values of a day by phase; the last value before a gap fills it."""
+    """Return the values of a day by phase, with the client's mean in gaps."""
     order = np.argsort((client.start + np.arange(first, end)) % DAY)
     values = client.values[first:end][order]
     return np.where(np.isfinite(values), values, np.nanmean(client.values))

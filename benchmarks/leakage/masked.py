@@ -2,7 +2,7 @@
 
 Clients of one city have similar days, so a total over the others resembles a client without telling
 anything of it. The attacker therefore knows some clients outside the sum, and figures are
-correlations of what was read with the truth, each less the mean of those clients.
+correlations of the values read with the truth, each less the mean of those clients.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SIZES = {  # clients in a sum
     "11 nodes": 11,
     "5 nodes of 3 clients": 15,
 }
-# Noise protects no sums of Kindred, but those of `analytic`, which have the same days.
+# Noise protects no sums of Kindred, but it protects `analytic`'s, which have the same days.
 NOISED, NODES, DRAWS = "5 nodes, noise", 5, 20
 NOISE = {"aggregation.secure": True, "privacy.mechanism": "gaussian", "privacy.epsilon": 8.0}
 SEARCH = 200  # steps of the search for a series
@@ -86,8 +86,8 @@ def _sums(size: int) -> Iterator[slice]:
 
 
 def _figures(days: Vectors, truths: Vectors) -> list[float]:
-    """Return the mean correlation for each size. days: [N, p] as read in the clear; a sum has the
-    mean of its clients'. truths: [N, p]."""
+    """Return the mean correlation for each size. days: [N, p] as read in the clear. A sum has the
+    mean of its clients' days. truths: [N, p]."""
     outside = truths[INSIDE:].mean(axis=0)
     return [
         float(
@@ -128,7 +128,7 @@ def _mean_day(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:
 
 
 def _difference(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:
-    """Eight times a mean of eight days less seven times that of the later seven."""
+    """Eight times a mean of eight days less seven times the mean of the later seven."""
     share = {"data.train-share": share_ending(0, victims, series[0])}
     later, longer = (
         _days_read(victims, series, **share, **{"data.history": days}) for days in (WEEK, WEEK + 1)
@@ -169,7 +169,7 @@ def _noised_sums(victims: Victims, series: Sequence[ClientSeries], **more: objec
 
 
 def _noised_figure(read: Vectors, truths: Vectors) -> float:
-    """Return the mean correlation. read: [draws, sums, p]; truths: [N, p]."""
+    """Return the mean correlation. read: [draws, sums, p]. truths: [N, p]."""
     outside = truths[INSIDE:].mean(axis=0)
     pairs = [(number, t) for number, row in enumerate(_sums(NODES)) for t in truths[row]]
     return float(

@@ -37,7 +37,7 @@ class Membership(NamedTuple):
 
 
 def memberships(victims: Victims) -> list[Membership]:
-    """Run all attacks; return the area under the curve of each."""
+    """Run all attacks and return the area under the curve of each."""
     halves = [victims.halved(world) for world in (0, 1)]
     attacks = []
     models = [half.fedavg(range(len(half.names)), victims.rounds)[0] for half in halves]

@@ -91,7 +91,7 @@ def _sums(victims: Victims) -> Vectors:
 
 
 def _divided(victims: Victims) -> Vectors:
-    """Return Σ y·1[phase] / Σ 1[phase], [N, p]; the sums that are sent have both terms."""
+    """Return Σ y·1[phase] / Σ 1[phase], [N, p]. The sums that are sent have both terms."""
     samples = victims.samples(**{"data.calendar": "phase"})
     task = _task(victims, **{"data.calendar": "phase"})
     gram, moment = (sums.float().double() for sums in task.regression_sums(samples))

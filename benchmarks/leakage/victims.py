@@ -107,7 +107,7 @@ class Victims:
     def fedavg(
         self, clients: Sequence[int], rounds: int
     ) -> tuple[dict[str, Tensor], Vectors, Vectors]:
-        """Run FedAvg; return the last model, and each client's first and last update, [N, d]."""
+        """Run FedAvg. Return the last model, and each client's first and last update, [N, d]."""
         learner = self.learner("fedavg")
         windows = [self.windows[client] for client in clients]
         model, updates = learner.initial_parameters(), []

@@ -37,7 +37,7 @@ from benchmarks.peers.forecaster import (
 
 
 class PflForecaster(Forecaster):
-    """The forecaster with pfl's methods; it adds up the losses of a round."""
+    """The forecaster with pfl's methods, which adds up the losses of a round."""
 
     def __init__(self) -> None:
         super().__init__()

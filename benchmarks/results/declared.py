@@ -3,20 +3,20 @@
 A file has `folder` (of the runs, under runs/), and these tables:
 
 - `[tables.NAME]`: a table of the page. `like` names a table whose keys it takes where it has none,
-  `[defaults]` has those of tables without `like`. Keys: `config` (a file in configs/), `data` (a
-  file of the real data, "" for embedded data), `seeds`, `rows`, `columns`, `settings` (of all its
-  runs), `changed` (settings of a row, over everything), `without` (rows to leave out), `folder` (of
-  a row's runs), `for` (repeats the rows for each value of a name in braces), and the fields of
+  and tables without `like` take them from `[defaults]`. Keys: `config` (a file in configs/), `data`
+  (a file of the real data, "" for embedded data), `seeds`, `rows`, `columns`, `settings` (of all
+  its runs), `changed` (settings of a row, over everything), `without` (rows to leave out), `folder`
+  (of a row's runs), `for` (repeats the rows for each value of a name in braces), and the fields of
   `Table`.
 - `[rows.SET]`: rows by name. A row has its settings and perhaps `title` and `view`. `_all` are
   settings of the whole set.
-- `[columns.NAME]`: columns by title; `tables.py` says what their texts mean.
+- `[columns.NAME]`: columns by title. `tables.py` says what their texts mean.
 - `[views.NAME]`: the lines of a row, each with its title, with figures by name, and with columns
   that it leaves out (`without`).
 - `[papers.NAME]`: printed figures by row or by a view's `paper`.
 - `[lists]`: names of rows.
-- `[sections.NAME]`: a section of the page. `tables` are its tables by heading, by default the one
-  of its name. `rows`, `columns` and `means` choose what it shows of their files
+- `[sections.NAME]`: a section of the page. `tables` are its tables by heading, by default the table
+  of the same name. `rows`, `columns` and `means` choose what it shows of their files
   (`benchmarks.pages.Shown`). A table that no section has gets a file too.
 
 A group of a table's `rows` takes rows `of` sets, or `from` another table ("page/table"), with that
@@ -92,9 +92,9 @@ class Table:
     """A table of a page.
 
     columns: their texts by title. about: what the table's file says of the runs. first: the title
-    of the first column. order: the column by which lines are sorted, or "rows". view: the rows'
-    view if they name none. Without one a row has one line. paper: printed figures. pooled: with a
-    line of trees on pooled data. by_labels: lines by the first two parts of the rows' names.
+    of the first column. order: the column that lines are sorted by, or "rows". view: the rows'
+    view if they name none. Without a view a row has one line. paper: printed figures. pooled: with
+    a line of trees on pooled data. by_labels: lines by the first two parts of the rows' names.
     shown_rounds: lines by row and round. on_request: made only if it is named.
     """
 
@@ -177,7 +177,7 @@ def _read(name: str) -> _Declaration:
 
 
 def _complete(page_name: str, table: str) -> dict[str, Any]:
-    """Return the keys of a table with those of the tables that it is like."""
+    """Return the keys of a table and of the tables that it is like."""
     declared = _read(page_name)
     keys = dict(declared["tables"][table])
     if "like" in keys:

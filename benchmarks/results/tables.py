@@ -1,11 +1,11 @@
 """The lines of a table, from its runs and its declared columns.
 
 A column's text is a form and a figure, "percent accuracy". It reads the runs of the line's row, or
-with " of ROW" those of another row, where {} in ROW stands for the line's row. A figure
-"@averaged" is the one that the row's view calls so. `_FORMS` has the forms. Further ones are
-`paper.1f PLACE`, the printed figure at this place, `better-off-than FIGURE of ROW`, the share of
-clients whose figure is below that of the other row's run of the same seed, and for tables by round
-`round-error` and `round-loss`.
+with " of ROW" the runs of another row, where {} in ROW stands for the line's row. The row's view
+says which figure "@averaged" is. `_FORMS` has the forms. Further forms are `paper.1f PLACE`, the
+printed figure at this place, `better-off-than FIGURE of ROW`, the share of clients with a lower
+figure than in the other row's run of the same seed, and for tables by round `round-error` and
+`round-loss`.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def _of_clients(group: Group, figure: str) -> list[float]:
 
 
 def _better_off(group: Group, rival: Group | None, figure: str) -> str:
-    """Format the share of clients whose figure is below that of the rival's run of the seed."""
+    """Format the share of clients with a lower figure than in the rival's run of the seed."""
     if rival is None or rival is group:
         return UNKNOWN
     rivals = {run.summary["seed"]: _by_client(run, figure) for run in rival.runs}

@@ -51,7 +51,7 @@ class DataOption:
     fields: dict[str, FieldInfo] = field(default_factory=dict)
 
     def key(self, kind: str) -> str | None:
-        """Return the setting for this kind of data or None; "" gives one that all kinds share."""
+        """Return the setting for this kind of data or None. "" gives one that all kinds share."""
         if kind:
             return self.keys.get(kind)
         return next(iter(self.fields)) if len(self.fields) == 1 else None

@@ -8,7 +8,7 @@ from fedproto_app.core.errors import SettingsError
 
 
 def torch_device(name: str, number: int = 0) -> torch.device:
-    """Return the device of the `device` setting; "auto" takes a GPU if the machine has any.
+    """Return the device of the `device` setting, where "auto" takes a GPU if the machine has any.
 
     number: this process's number among the processes that work at the same time. If the setting
     names no particular GPU, the processes use all GPUs in turn. Raises `SettingsError` for a GPU
@@ -39,7 +39,7 @@ def gpus(name: str) -> int:
 def use_precision(precision: str, device: torch.device) -> None:
     """Set how a GPU multiplies float32: in full precision, or rounded to 10 bits with "tf32".
 
-    "bfloat16" is handled by the task (`Task.mixed_precision`); all other operations then use full
+    "bfloat16" is handled by the task (`Task.mixed_precision`). All other operations then use full
     precision. Torch's default is tf32 for convolutions. A CPU always uses full precision.
     """
     if device.type == "cuda":

@@ -61,7 +61,7 @@ def _plain(key: str, name: str) -> str:
 
 
 def own_secret(folder: Path) -> bytes:
-    """Return the secret in this folder; the first call draws it from the system's randomness.
+    """Return the secret in this folder, which the first call draws from the system's randomness.
 
     Of several processes that draw it at the same time, all get the same secret. Raises
     `SettingsError` if other users may read the file or if it is incomplete.

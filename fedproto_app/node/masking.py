@@ -82,8 +82,9 @@ class Masking:
     """The node's side of the masked sums of one run.
 
     rules: the run's settings, which the server cannot change between sums. signer: signs the keys
-    of the site's nodes; None in a simulation. settings: a digest of all of the run's settings. Only
-    nodes with the same can open each other's shares, so all add the noise that each expects.
+    of the site's nodes, and is None in a simulation. settings: a digest of all of the run's
+    settings. Only nodes with the same digest can open each other's shares, so all add the noise
+    that each expects.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Masking:
         self._settings = settings
 
     def answer(self, order: MaskingOrder) -> MaskingReply:
-        """Carry out one step other than the training; a refusal is in the reply's `fault`."""
+        """Carry out one step other than the training. The reply's `fault` has a refusal."""
         steps = {
             "keys": self._offer,
             "shares": self._share,
@@ -112,7 +113,7 @@ class Masking:
             return MaskingReply(fault=f"masked sum refused: {refusal}")
 
     def begin(self, order: MaskingOrder) -> None:
-        """Open the shares sealed for this node, before it trains; raises `MaskingError`."""
+        """Open the shares sealed for this node, before it trains. Raises `MaskingError`."""
         try:
             self._take_in(order)
         except Forged as error:
@@ -143,7 +144,7 @@ class Masking:
         noise: Mapping[str, Noise | None] | None = None,
         seed: bytes = b"",
     ) -> Vector:
-        """Return this node's masked sums, once per sum; raises `MaskingError`.
+        """Return this node's masked sums, once per sum. Raises `MaskingError`.
 
         noise: of each array, None in a run without noise. seed: of this node's share of it.
         """
@@ -214,7 +215,7 @@ class Masking:
         return MaskingReply(sealed=content)
 
     def _agree(self, order: MaskingOrder) -> MaskingReply:
-        """Sign the list of survivors; the node then reveals shares for no other list."""
+        """Sign the list of survivors. The node then reveals shares for no other list."""
         secrets = self._with_survivors(order)
         self._write(secrets)
         if self._signer is None:
@@ -317,12 +318,12 @@ def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Mas
 
 
 def signer_of(site: Site) -> Signer:
-    """Return the signer of the site's nodes; its key is drawn at the first call."""
+    """Return the signer of the site's nodes, whose key is drawn at the first call."""
     return Signer(own_secret(state_root(site) / SIGNING), public_keys(site.masked_sums.known))
 
 
 def answer_masking(order: MaskingOrder, context: Context, *, simulated: bool) -> MaskingReply:
-    """Carry out one step; the reply gives the reason if it is refused or fails."""
+    """Carry out one step. The reply gives the reason if the step is refused or fails."""
     try:
         reply = secrets_of(order, context, simulated=simulated).answer(order)
     except FedProtoError as fault:

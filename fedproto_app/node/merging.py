@@ -84,7 +84,7 @@ def summed(replies: Iterable[Reply], classes: int) -> Sums:
 def _joined(
     cohorts: Sequence[Reply], tables: Sequence[dict[KeyT, list[float]]]
 ) -> dict[KeyT, list[float]]:
-    """Join the cohorts' values by name or metric; values that a cohort lacks are 0."""
+    """Join the cohorts' values by name or metric, with 0 where a cohort has no value."""
     names = dict.fromkeys(name for table in tables for name in table)
     return {
         name: [

@@ -138,7 +138,7 @@ class Part(NamedTuple):
 
 
 def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) -> Reply:
-    """Carry out the order; the reply reports faults that the operator can repair."""
+    """Carry out the order. The reply reports faults that the operator can repair."""
     return merged(carry_out_part(phase, order, context, Part(), simulated=simulated))
 
 
@@ -151,7 +151,7 @@ def carry_out_part(
     simulated: bool,
     session: str = "",
 ) -> list[Reply]:
-    """Carry out this process's part of the order; return its cohorts' replies, to be merged.
+    """Carry out this process's part of the order and return its cohorts' replies, to be merged.
 
     session: of the masked sum, if the results leave the node only as part of one.
     """
@@ -307,7 +307,7 @@ def with_own_width(run: Settings, site: Site) -> Settings:
 def _protection(
     settings: Settings, site: Site, learner: AnyLearner, session: str, *, simulated: bool
 ) -> Protection | None:
-    """Return the stage that clips and noises what clients send; None in a run without noise."""
+    """Return the stage that clips and noises what clients send, or None in a run without noise."""
     plan = privacy_plan(settings)
     if plan is None:
         return None
@@ -328,7 +328,7 @@ def _require_open(run: Settings) -> None:
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
-    """Return the node's clients; only in a simulation may a run choose the data source."""
+    """Return the node's clients. A run may choose the data source only in a simulation."""
     if not simulated:
         require_admitted(settings, site)
     if site.data.source is not None or not simulated:
@@ -346,7 +346,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 
 
 def with_enough(shard: Shard, least_samples: int) -> Shard:
-    """Return the shard without clients of fewer train images or sequences; series have a limit of
+    """Return the shard without clients of fewer train images or sequences. Series have a limit of
     their own."""
     few = {
         client.name: f"{client.train_samples} train samples: this site's clients train on at least "
@@ -412,7 +412,7 @@ def require_allowed(settings: Settings, site: Site) -> None:
 
 @lru_cache(maxsize=256)
 def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """Load a shard; it stays in the process's memory between the messages of a run."""
+    """Load a shard, which stays in the process's memory between the messages of a run."""
     return load_shard(settings, partition, partitions)
 
 
@@ -444,7 +444,7 @@ def reason_of(fault: FedProtoError | OSError | MemoryError) -> str:
 def train_masked(
     order: Order, masking: MaskingOrder, context: Context, *, simulated: bool
 ) -> tuple[Reply, Vector | None]:
-    """Train; return the reply without its arrays, and the masked sums of these arrays.
+    """Train, and return the reply without its arrays and the masked sums of these arrays.
 
     If the node must not or cannot mask its sums, the reply gives the reason and the vector is None.
     """

@@ -30,11 +30,11 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class CodePolicy(Section):
-    """``[code]``: which program does a run's work at this site; `gate` enforces it.
+    """``[code]``: which program does a run's work at this site. `gate` enforces it.
 
-    run: "installed", the site's copy, whatever the run brings; "listed", the app that the run
-    brings if its SHA-256 is among the digests; "any" app. own: the code that a run may name in its
-    settings as package.module:NAME.
+    run: "installed" is the site's copy, whatever the run brings. "listed" is the app that the run
+    brings, if its SHA-256 is among the digests. "any" is any app. own: the code that a run may name
+    in its settings as package.module:NAME.
     """
 
     run: Literal["installed", "listed", "any"] = "installed"
@@ -53,9 +53,9 @@ def _of_sites(lines: tuple[str, ...]) -> tuple[str, ...]:
 class SumPolicy(Section):
     """``[masked-sums]``: whether arrays leave only in masked sums, and the other sites of a sum.
 
-    least: the smallest `aggregation.secure-minimum` that a run may have; 0 also allows runs without
-    masks. known: the other sites' public keys; keys that these did not sign are refused. Empty:
-    accept the keys of all nodes.
+    least: the smallest `aggregation.secure-minimum` that a run may have. 0 also allows runs without
+    masks. known: the other sites' public keys. Keys that these did not sign are refused. If empty,
+    the keys of all nodes are accepted.
     """
 
     least: Annotated[int, Field(ge=0)] = 0
@@ -63,7 +63,7 @@ class SumPolicy(Section):
 
 
 class Limits(Section):
-    """``[limits]``: the most that a run may ask for; None means no limit.
+    """``[limits]``: the most that a run may ask for, where None means no limit.
 
     epochs, steps: the largest value of every setting that counts them. seconds: for one order.
     memory_mb: of the process that carries it out. message_mb: of an order, and of its reply.
@@ -122,7 +122,7 @@ def require_within(settings: Settings, limits: Limits) -> None:
 
 def require_masks(settings: Settings, least: int) -> None:
     """Refuse a run without masked sums, with sums of fewer nodes, or with a share of the nodes that
-    a server which lies can split; least 0: refuse none."""
+    a server which lies can split. If least is 0, refuse none."""
     run = settings.aggregation
     if not least:
         return
@@ -170,7 +170,7 @@ def within_seconds(limits: Limits) -> Iterator[None]:
     """Raise `TooLong` in the block when the site's time limit is over.
 
     A signal does this, so it works in the main thread only, where Flower runs apps. Malicious code
-    can remove the signal; the gate ends its process.
+    can remove the signal, but the gate ends its process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

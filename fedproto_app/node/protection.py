@@ -11,9 +11,9 @@ that is formed again gets other noise and is counted again.
 Otherwise the noise depends on the node's secret, on the order, and on the values to hide. So an
 order that is repeated after a crash gets the same reply, which reveals nothing more. A server that
 repeats a round with another model gets independent noise. Without the values in the key it could
-subtract the two replies; without the order it would see that two different orders had the same
-result. In a simulation the noise depends on seed, client and round: it is the same on any number of
-nodes, and protects nobody.
+subtract the two replies, and without the order it would see that two different orders had the same
+result. In a simulation the noise depends on seed, client and round, so it is the same on any number
+of nodes and protects nobody.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Protection:
         return _noised(errors, key)["errors"], reason
 
     def _refusal(self, client: str, keys: Sequence[bytes]) -> str:
-        """Enter releases with these keys in the site's ledger; return why it refuses, or ""."""
+        """Enter releases with these keys in the site's ledger. Return why it refuses, or ""."""
         if self._ledger is None:
             return ""
         tags = [hashlib.sha256(key).hexdigest() for key in keys]
@@ -211,7 +211,7 @@ class Protection:
 
 
 def _complete(learner: AnyLearner, sent: Contribution) -> list[Sends]:
-    """Return the learner's releases of these arrays; raise `SettingsError` if one has no clip."""
+    """Return the learner's releases of these arrays. Raises `SettingsError` if one has no clip."""
     releases = [
         release
         for release in learner.releases
@@ -230,7 +230,7 @@ def _complete(learner: AnyLearner, sent: Contribution) -> list[Sends]:
 
 
 def _present(sent: Contribution, name: str, row: int) -> Values:
-    """Return a client's values; of rows by class, only the rows of its classes."""
+    """Return a client's values. Arrays with a row per class keep the rows of its classes only."""
     array = sent.arrays[name][row]
     return np.asarray(array if sent.present is None else array[sent.present[row].numpy()])
 

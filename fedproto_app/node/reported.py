@@ -1,7 +1,8 @@
 """What a node reports of its clients beside arrays: losses, errors, numbers of samples.
 
-`privacy.metrics` chooses: all of it; nothing; or the errors that choose and rank models, with noise
-(`trust/noised_errors.py`). The node's own choice of the models to keep uses the exact errors.
+`privacy.metrics` chooses between everything, nothing, and the errors that choose and rank models,
+with noise (`trust/noised_errors.py`). The node's own choice of the models to keep uses the exact
+errors.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Reporting:
         self._errors = None if plan is None else NoisedErrors.planned(plan, task, required)
 
     def applied(self, reply: Reply, order: Order) -> Reply:
-        """Return the reply with what the server may learn; changes the reply."""
+        """Take from the reply all that the server may not learn, in place, and return it."""
         evaluated = reply.metrics if reply.kept_rounds else {}
         reply.losses, reply.metrics, reply.kept_rounds = {}, {}, []
         if not self._counts_samples:

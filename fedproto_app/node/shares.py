@@ -39,7 +39,7 @@ def shares_of(
     cohort_size: int,
     first_place: int = 0,
 ) -> list[Share]:
-    """Return the cohorts of an order for these clients; the same in every process.
+    """Return the cohorts of an order for these clients, which are the same in every process.
 
     Clients with most batches come first. The clients of a cohort then have similar numbers of
     batches, so few wait for the longest. first_place: the number of cohorts that the order has
@@ -87,9 +87,9 @@ def _train_samples(client: ClientData) -> int:
 def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) -> int:
     """Return an estimate of the bytes that this client of the task adds to a cohort.
 
-    Counted are the samples; twice the parameters, the optimiser's state and the client's memory,
-    because of gradients and of the stored state; and, if the client trains, twice the activations
-    that a batch saves for the backward pass. The estimate is the same on every device.
+    Counts the samples once, and the parameters, the optimiser's state and the client's memory
+    twice, because of gradients and the stored state. If the client trains, the activations that a
+    batch saves for the backward pass also count twice. The estimate is the same on every device.
     """
     device, received, parameters = learner.task.device, order.guidance.arrays, {}
     for name, value in learner.initial_parameters().items():
@@ -103,7 +103,7 @@ def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) ->
 
 
 def _saved(cohort: Cohort, learner: AnyLearner, guidance: Guidance) -> int:
-    """Return the bytes that the forward pass of a step saves, without parameters; shared memory
+    """Return the bytes that the forward pass of a step saves, without parameters. Shared memory
     counts once."""
     learner.begin(cohort)
     context = learner.context(guidance, cohort)

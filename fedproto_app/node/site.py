@@ -78,7 +78,7 @@ class SiteSequences(Section):
 
 
 class SiteData(Section):
-    """``[data]`` of a site's file; missing settings are taken from the run."""
+    """``[data]`` of a site's file. Missing settings are taken from the run."""
 
     source: Text | None = None
     path: str = ""
@@ -106,7 +106,7 @@ class SiteData(Section):
 
 
 class Site(Section):
-    """A node's own settings; None leaves a setting to the run or to Flower."""
+    """A node's own settings. None leaves a setting to the run or to Flower."""
 
     name: PlainName = ""  # does not change at a restart
     group: PlainName = ""  # of all its clients, such as "office"
@@ -202,7 +202,7 @@ class Site(Section):
         }
 
     def _path(self, key: str) -> str:
-        """Return the absolute path of ``data.<key>``; links must not lead out of the root."""
+        """Return the absolute path of ``data.<key>``. Links must not lead out of the root."""
         data, name = self.data, getattr(self.data, key)
         if not name:
             return ""
@@ -220,9 +220,9 @@ class Site(Section):
 
 
 def read_site(node_config: Mapping[str, object], *, deployed: bool = True) -> Site:
-    """Return the site of a ``--node-config``; `SettingsError` names file, key and allowed values.
+    """Return the site of a ``--node-config``. `SettingsError` names file, key and allowed values.
 
-    deployed: whether unknown keys are refused; in a simulation they belong to Flower.
+    deployed: whether unknown keys are refused. In a simulation they belong to Flower.
     """
     table, file = _from_file(node_config.get("site"))
     short: dict[tuple[str, ...], str] = {}
@@ -255,7 +255,7 @@ def site_file(path: Path) -> Site:
 
 
 def _from_file(file_name: object) -> tuple[dict[str, Any], Path | None]:
-    """Return the table in the site's file, and the file; empty and None without a file."""
+    """Return the table in the site's file and the file, or {} and None without a file."""
     if file_name is None:
         return {}, None
     if not isinstance(file_name, str) or not file_name:
@@ -274,7 +274,7 @@ def _from_file(file_name: object) -> tuple[dict[str, Any], Path | None]:
 def _placed(site: Site, file: Path, short: Mapping[tuple[str, ...], str]) -> Site:
     """Return the site with paths relative to its file's folder, the default root of the data.
 
-    short: the keys from the command line; their paths are relative to the working directory.
+    short: the keys from the command line, whose paths are relative to the working directory.
     """
     folder, update = file.parent, dict[str, object]()
     if ("data", "root") not in short:

@@ -63,14 +63,14 @@ class StoredStates(NamedTuple):
 
 
 class StateFile:
-    """The state file in a node's folder; it is created by the first transaction that writes."""
+    """The state file in a node's folder, created by the first transaction that writes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.path = folder, folder / FILE_NAME
 
     @contextmanager
     def reading(self) -> Iterator[Tables]:
-        """The tables as of the last committed transaction; raises `FedProtoError`."""
+        """The tables as of the last committed transaction. Raises `FedProtoError`."""
         with _plain_errors(self.path), closing(_empty()) as empty:
             if not self.path.exists():
                 yield Tables(empty)
@@ -118,7 +118,7 @@ class StateFile:
         return database
 
     def _is_new(self, database: sqlite3.Connection) -> bool:
-        """Whether the database is empty; raises `FedProtoError` if it is of another program."""
+        """Whether the database is empty. Raises `FedProtoError` if another program made it."""
         [application], [version] = (
             database.execute(f"PRAGMA {name}").fetchone()
             for name in ("application_id", "user_version")
@@ -143,7 +143,7 @@ class Tables:
         self._database = database
 
     def states(self, clients: Sequence[str], upto: int) -> list[StoredStates]:
-        """The clients' newest states of rounds ≤ `upto`, stacked; clients without any are left out.
+        """The clients' newest states of rounds ≤ `upto`, stacked, without clients that have none.
 
         Clients whose tensors have the same names and shapes come together.
         """
@@ -187,7 +187,7 @@ class Tables:
     def put_states(
         self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
     ) -> None:
-        """Add the clients' states [n, …] after a round; drop states of later rounds."""
+        """Add the clients' states [n, …] after a round, and drop states of later rounds."""
         for table in ("models", "training"):
             self._database.execute(
                 f"DELETE FROM {table} WHERE round > ? AND client IN {_CLIENTS}",
@@ -219,7 +219,7 @@ class Tables:
         self._database.executemany(f"DELETE FROM {table} WHERE client = ? AND round = ?", rows)
 
     def records(self, client: str | None = None) -> dict[str, list[tuple[int, str]]]:
-        """Each client's records with their rounds, newest first; of one client if it is named."""
+        """Each client's records with their rounds, newest first, or only the named client's."""
         records: dict[str, list[tuple[int, str]]] = {}
         for name, server_round, text in self._database.execute(
             "SELECT client, round, record FROM records WHERE client = ? OR ? IS NULL "
@@ -294,7 +294,7 @@ def holds_kept_models(folder: Path) -> bool:
 
 
 def _loaded(blob: bytes) -> Tensors:
-    """Return the tensors in a blob of safetensors; raise `SafetensorError` if it is none."""
+    """Return the tensors in a blob of safetensors. Raises `SafetensorError` for other bytes."""
     _header(blob)
     return safetensors.torch.load(blob)
 

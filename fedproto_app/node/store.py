@@ -9,9 +9,9 @@ A folder per run and node:
 
 States wait in memory until their order is done, or until the server's next checkpoint where the
 process works for the whole run. They are then written in one transaction, or in several if they
-exceed the memory limit; the server asks for states by round. Clients that were trained
-together share one copy of each tensor, on the device if all states fit there. States beyond the
-memory limit are written as they come, and are read from the file.
+exceed the memory limit. The server asks for states by round. Clients that were trained together
+share one copy of each tensor, on the device if all states fit there. States beyond the memory
+limit are written as they come, and are read from the file.
 
 Two or more states of each client stay in the file, and every state that the server may resume from
 (`rounds_needed`): its newest checkpoint may be a round behind the nodes, and if that checkpoint is
@@ -119,8 +119,8 @@ class FirstPhaseFiles:
 class ClientStore(FirstPhaseFiles):
     """The state of the clients of one node in one run.
 
-    An order begins with `begin` and ends with `settle`; a reader needs neither. Other processes may
-    work for the node at the same time, for other clients.
+    An order begins with `begin` and ends with `settle`, but a reader needs neither. Other processes
+    may work for the node at the same time, for other clients.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class ClientStore(FirstPhaseFiles):
         self._write()
 
     def read_states(self, clients: Sequence[str], upto: int) -> list[StoredStates]:
-        """The clients' newest states of rounds ≤ `upto`; clients without any are left out."""
+        """The clients' newest states of rounds ≤ `upto`, without clients that have none."""
         blocks: dict[_Block, list[tuple[int, int]]] = {}
         elsewhere = []
         for place, client in enumerate(clients):
@@ -239,7 +239,7 @@ class ClientStore(FirstPhaseFiles):
                 self._put_shared(tables, server_round, tensors)
 
     def read_shared(self, server_round: int) -> Tensors:
-        """The global model of a round; raises `FedProtoError` if the node has none any more."""
+        """The global model of a round. Raises `FedProtoError` if the node no longer has it."""
         if server_round in self._shared:
             return self._shared[server_round]
         with self._file.reading() as tables:
@@ -436,9 +436,9 @@ _memory: _Memory | None = None  # set in a worker that keeps state in memory
 
 
 def keep_state_in_memory(limit: int, nodes: int = 1) -> None:
-    """Let this process keep states until `flush`; it works for a simulation of so many nodes.
+    """Let this process, which works for a simulation of so many nodes, keep states until `flush`.
 
-    limit: bytes for the state of a node; 0 keeps none in memory.
+    limit: bytes for the state of a node. 0 keeps none in memory.
     """
     global _memory
     _memory = _Memory(limit, nodes) if limit else None
@@ -477,7 +477,7 @@ def _tell_of_lost_states(tables: Tables, clients: Sequence[str], upto: int) -> N
 def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) -> set[int]:
     """The versions of something that must be kept, by their rounds, newest first.
 
-    marks: the rounds that the server may resume from, newest first; each needs the newest version
+    marks: the rounds that the server may resume from, newest first. Each needs the newest version
     up to it. If there are fewer than three, versions before the oldest mark may be needed too.
     """
     needed_rounds = set(rounds[:at_least])
@@ -490,7 +490,7 @@ def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) ->
 
 
 def rows_of(value: Tensor, rows: Sequence[int]) -> Tensor:
-    """Rows of a tensor [n, …]; consecutive rows are not copied."""
+    """Rows of a tensor [n, …]. Consecutive rows are not copied."""
     if list(rows) == list(range(rows[0], rows[0] + len(rows))):
         return value[rows[0] : rows[0] + len(rows)]
     return value[list(rows)]
@@ -514,7 +514,7 @@ def _parsed(records: Mapping[str, Sequence[tuple[int, str]]]) -> dict[str, list[
 
 
 def _record(client: str, text: str) -> ClientRecord:
-    """Return the record that the text holds; raise `FedProtoError` if it holds none."""
+    """Return the record that the text holds. Raises `FedProtoError` if it holds none."""
     try:
         record = ClientRecord(**json.loads(text))
         tables = (record.metrics, record.scale, record.private)
@@ -542,7 +542,7 @@ def _copied_on_device(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def file_name(client: str) -> str:
-    """Return a file name without path separators; long names end in their hash."""
+    """Return a file name without path separators, which ends in a hash if the name is long."""
     quoted = "c-" + quote(client, safe=" +=@,")
     if len(quoted) <= 120:
         return quoted

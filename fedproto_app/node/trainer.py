@@ -77,7 +77,7 @@ class Node:
         store.write_settings(settings.model_dump(by_alias=True, exclude={"output", "nodes"}))
 
     def train(self, order: Order, shares: Iterable[Share]) -> list[Reply]:
-        """Train the clients of these cohorts; evaluate them too if the order says so."""
+        """Train the clients of these cohorts, and evaluate them too if the order says so."""
         self.store.begin(order.server_round)
         replies = self.replies(self._train, order, shares)
         self.store.settle()
@@ -138,7 +138,7 @@ class Node:
         return reply
 
     def _contribution(self, cohort: Cohort, context: Context, order: Order) -> Contribution:
-        """Return what the clients send if no stage changes it; those that diverged send nothing."""
+        """Return what the clients send if no stage changes it. Diverged clients send nothing."""
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
         finite = _finite_rows(values) if values else []
         diverged = [row for row, is_finite in enumerate(finite) if not is_finite]
@@ -235,7 +235,7 @@ class Node:
         return cohort
 
     def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
-        """Write the personal state of the clients in these rows; the others keep theirs."""
+        """Write the personal state of the clients in these rows. The others keep theirs."""
         if rows and (state := self._state(cohort)):
             names = [cohort.names[row] for row in rows]
             personal = {name: rows_of(value, rows) for name, value in state.items()}
@@ -274,7 +274,7 @@ class Node:
         *,
         final: bool,
     ) -> None:
-        """Add the cohort's metrics to the reply; keep final models with a client's lowest
+        """Add the cohort's metrics to the reply, and keep final models with a client's lowest
         validation error so far.
 
         final: whether the clients continue with these models, instead of the server's average.
@@ -357,7 +357,7 @@ def require_declared(
 ) -> None:
     """Raise `SettingsError` for arrays that none of these releases of the learner declares.
 
-    field: what the missing declaration says besides, for the message.
+    field: what else the missing declaration says, for the message.
     """
     declared = {name for r in releases for name in (*r.arrays, *r.under_masks)}
     if undeclared := sorted(sent.arrays.keys() - declared):

@@ -3,8 +3,8 @@
     python -m fedproto_app.ops.fleet --sites 0.0.0.0:9092 --users 127.0.0.1:8000 \\
         --ca ca.crt --certificate server.pem --key server.key -- FLAGS OF flower-superlink
 
-Whoever reaches the users' port may submit runs, without a password, so sites must not reach it. Up
-to version 1.39 Flower has a port of their own for SuperNodes, which speak gRPC. From 1.40 on they
+The users' port lets anyone submit runs without a password, so sites must not reach it. Up to
+version 1.39 Flower has a separate port for SuperNodes, which speak gRPC. From 1.40 on they
 speak HTTP, on the users' port. There this program listens at the sites' port and passes on calls of
 the Fleet API, /v1/fleet/..., and no others. This module knows the difference. Nothing else does.
 

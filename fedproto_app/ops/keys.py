@@ -305,7 +305,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write(files: Sequence[KeyFile]) -> None:
-    """Write all files, each created with its final mode; if one fails, remove all."""
+    """Write all files, each created with its final mode. If one fails, remove all."""
     written: list[Path] = []
     try:
         for file in files:
@@ -347,7 +347,7 @@ class CertificateEnd(NamedTuple):
 
 
 def certificates_in(folder: Path) -> list[CertificateEnd]:
-    """Return the certificates in a folder (`*.crt`, `*.pem`); `SettingsError` if it has none."""
+    """Return the certificates in a folder (`*.crt`, `*.pem`). `SettingsError` if it has none."""
     files = sorted(path for path in folder.glob("*.*") if path.suffix in (".crt", ".pem"))
     if not files:
         raise SettingsError(f"{folder}: no certificate there (*.crt, *.pem)")

@@ -75,7 +75,7 @@ class AuditCollector:
 def serve(
     host: str, port: int, folder: Path | None, audit: Path | None
 ) -> tuple[WSGIServer, Thread]:
-    """Serve the metrics at ``http://host:port/metrics`` in a thread; return server and thread.
+    """Serve the metrics at ``http://host:port/metrics`` in a thread. Return server and thread.
 
     folder: of the runs' files. audit: the audit log. port: 0 for any. Raises `SettingsError` if
     neither is named, if a folder is missing, and if the log or the port cannot be used.

@@ -21,7 +21,7 @@ NodeKey = bytes | int  # a node's public key or id, checked by the caller
 
 
 class Quota:
-    """The bytes that each node has sent since it drew its last order; for use in many threads.
+    """The bytes that each node has sent since it drew its last order, for use in many threads.
 
     limit: bytes per order.
     """

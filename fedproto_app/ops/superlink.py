@@ -2,8 +2,8 @@
 
 ``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
 run and that no command stops. The SuperLink of a run lives in a temporary FLWR_HOME on a free port.
-It ends with its ``with`` block, with all processes that it started; if this process is killed, a
-guardian ends them. Flower's programs do the work. This module does not import Flower.
+It ends with its ``with`` block, with all processes that it started, and if this process is killed,
+a guardian ends them. Flower's programs do the work. This module does not import Flower.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Connection:
         self._programs, self._environment = programs, environment
 
     def submit(self, app: Path, run_config: Mapping[str, object], *options: str) -> str:
-        """Submit the app in the folder ``app`` for a run; return Flower's run id.
+        """Submit the app in the folder ``app`` for a run, and return Flower's run id.
 
         run_config: the run's settings, nested.
         """
@@ -231,7 +231,7 @@ class SuperLink(Connection):
     def simulate(
         self, app: Path, run_config: Mapping[str, object], nodes: int, cpus: int, gpus: float = 0.0
     ) -> str:
-        """Submit a run with so many simulated SuperNodes; cpus, gpus: per SuperNode."""
+        """Submit a run with so many simulated SuperNodes. cpus, gpus: per SuperNode."""
         federation = (
             f"num-supernodes={nodes} client-resources-num-cpus={cpus} "
             f"client-resources-num-gpus={float(gpus)}"
@@ -259,7 +259,7 @@ class SuperLink(Connection):
         )
 
     def _end(self) -> None:
-        """End all started processes; a second Ctrl-C only shortens the grace period."""
+        """End all started processes. A second Ctrl-C only shortens the grace period."""
         try:
             self._signal_until_gone(signal.SIGTERM, _GRACE)
         finally:
@@ -281,8 +281,8 @@ class SuperLink(Connection):
         """Return the ids of all running processes with our FLWR_HOME in their environment.
 
         SuperExec leaves the SuperLink's session, and Ray's daemons may outlive their parent, but
-        all inherit the environment. On a system without /proc only the SuperLink's id is returned;
-        Flower's other processes end by watching their parent.
+        all inherit the environment. On a system without /proc only the SuperLink's id is returned,
+        and Flower's other processes end by watching their parent.
         """
         if not Path("/proc/self/environ").exists():
             return {self._process.pid} if self._process.poll() is None else set()
@@ -290,7 +290,7 @@ class SuperLink(Connection):
 
 
 def connection_entry(name: str) -> dict[str, Any]:
-    """Return the entry of a connection in $FLWR_HOME/config.toml; raises OSError or KeyError."""
+    """Return the entry of a connection in $FLWR_HOME/config.toml. Raises OSError or KeyError."""
     home = Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser()
     entry: dict[str, Any] = tomllib.loads((home / "config.toml").read_text())["superlink"][name]
     return entry

@@ -2,17 +2,17 @@
 
 Flower's `Grid.send_and_receive` waits for every reply until the deadline. But a SuperNode silently
 drops an order that it could not receive completely, and a reply that it could not send. It stays
-connected and never answers. A node that hangs would delay every round. Therefore
+connected and never answers. A node that hangs would delay every round. Therefore:
 
-- a node that has not replied for a while gets a *probe*, a query that costs nothing. A node handles
+- A node that has not replied for a while gets a *probe*, a query that costs nothing. A node handles
   one message after the other: if it answers a probe that was sent after its order, but not the
-  order, the order is lost and is sent again;
-- an order that Flower gives up, because its node left or its ClientApp was killed, is sent again if
-  the node is connected or comes back soon;
-- a node that misses the deadline is *overdue*: it gets no orders until it replies or answers a
-  probe;
-- once the replies of some nodes are enough, the others have as long again as those took;
-- a node that misses another deadline, or leaves when all others have replied, gets no orders for
+  order, the order is lost and is sent again.
+- An order that Flower gives up, because its node left or its ClientApp was killed, is sent again if
+  the node is connected or comes back soon.
+- A node that misses the deadline is *overdue*: it gets no orders until it replies or answers a
+  probe.
+- Once the replies of some nodes are enough, the others have as long again as those took.
+- A node that misses another deadline, or leaves when all others have replied, gets no orders for
   1, 3, 7, then 15 deadlines while other nodes remain. One reply shortens the wait only slightly, so
   a node that answers only probes, or every other order, cannot delay every round.
 
@@ -42,7 +42,7 @@ ORDER_TRIES = 3  # how often an order is sent
 LEAST_PATIENCE = 10.0  # seconds that the other nodes have at least after enough replies
 MOST_MISSES = 5  # misses that count: a node rests for 2^4 - 1 deadlines at most
 FORGIVEN = 1 / 8  # of a miss, for each reply in time
-# A node that left, or is restarted; a ClientApp that was killed.
+# The node left or was restarted, or its ClientApp was killed.
 GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 IsAnswer = Callable[[Message, Message], bool]  # of a reply and its order
@@ -164,8 +164,8 @@ class _Phase:
 
     probes: all probes without an answer, None if no node loses orders. first: the first id of each
     order that was sent again. answered: the nodes with a usable reply. losers: the nodes that lost
-    their order, or were killed with it, every time it was sent; and the nodes that left when all
-    others had replied.
+    their order, or were killed with it, every time it was sent, and also the nodes that left when
+    all others had replied.
     """
 
     def __init__(

@@ -174,7 +174,7 @@ class Spending(Listener):
     A client counts as soon as it gets an order, because its reply may still arrive. Each client is
     counted separately, because a round may ask only a share of the clients.
 
-    plan: None without noise; then nothing is counted. last_round: the run's last round.
+    plan: None without noise, and then nothing is counted. last_round: the run's last round.
     """
 
     def __init__(self, plan: PrivacyPlan | None, last_round: float = math.inf) -> None:

@@ -3,7 +3,7 @@
 Before training, the nodes send fresh keys (step "keys") and seal shares of their secrets for each
 other (step "shares"). Then they train and reply with masked vectors. If nodes drop out meanwhile,
 the others sign the list of survivors (step "agree") and help to remove the lost nodes' masks (step
-"unmask"). A node that drops out before it trained is not in the sum; with fewer nodes than
+"unmask"). A node that drops out before it trained is not in the sum. With fewer nodes than
 `aggregation.secure-share` requires, the round has no sum.
 """
 
@@ -66,7 +66,7 @@ ResultT = TypeVar("ResultT")
 
 MOST_NODES = 1000  # of a sum: each node seals shares for all others
 
-# `Pipeline.send`: sends messages, waits, and returns the replies; the number is how many it needs.
+# `Pipeline.send`: sends messages, waits for at least so many replies, and returns the replies.
 Send = Callable[[Grid, Iterable[Message], int], list[Message]]
 
 
@@ -165,7 +165,7 @@ class MaskedSum:
     def apply(
         self, answers: list[Reply], messages: Mapping[str, Message], expected: Expected
     ) -> list[Reply]:
-        """Compute the sums of the nodes' vectors; return the replies that are in them.
+        """Compute the sums of the nodes' vectors and return the replies that are in them.
 
         messages: the replies as they came, by node. Replies to other orders than training orders
         are returned unchanged.
@@ -218,12 +218,12 @@ class MaskedSum:
         from_replies: Callable[[list[Reply]], ResultT],
         from_sums: Callable[[Sums], ResultT],
     ) -> ResultT | None:
-        """Return the result of `from_sums` for the sum of a training; None if there is no sum."""
+        """Return the result of `from_sums` for the sum of a training, or None without a sum."""
         return None if self.total is None else from_sums(self.total)
 
     @property
     def least(self) -> int:
-        """The number of vectors that suffice for all current sums; 0 without any."""
+        """The number of vectors that suffice for all current sums, 0 without any."""
         sent = [session for session in self._sessions.values() if session.sealed]
         spare = [len(session.sealed) - self._fewest(session) for session in sent]
         return sum(len(session.sealed) for session in sent) - min(spare) if sent else 0
@@ -231,7 +231,7 @@ class MaskedSum:
     # --- before the training --------------------------------------------------------------------
 
     def _exchanged(self, session: _Session, names: list[str]) -> bool:
-        """Collect keys, then shares; return whether enough nodes are left for a sum."""
+        """Collect keys, then shares. Return whether enough nodes are left for a sum."""
         orders = dict.fromkeys(names, session.order)
         replies = self._ask(session, orders, "its keys")
         key_counts = Counter(key for reply in replies.values() for key in _publics(reply))
@@ -310,7 +310,7 @@ class MaskedSum:
         return unpacked(total, layout, self._rules.secure_bits)
 
     def _signatures(self, session: _Session, order: MaskingOrder) -> dict[int, bytes]:
-        """Return the survivors' signatures of their list, by node; refuse the invalid."""
+        """Return the survivors' signatures of their list, by node, and refuse invalid ones."""
         agree = replace(order, step="agree")
         names = [session.names[number] for number in order.survivors]
         replies = self._ask(session, dict.fromkeys(names, agree), "its signature")
@@ -332,7 +332,7 @@ class MaskedSum:
     def _ask(
         self, session: _Session, orders: Mapping[str, MaskingOrder], subject: str
     ) -> dict[str, MaskingReply]:
-        """Return the usable replies of these nodes; refuse the others."""
+        """Return the usable replies of these nodes, and refuse the others."""
         messages = {name: masking_query(order, self._id_of(name)) for name, order in orders.items()}
         log, answers = self._history.log, {}
         log.bytes_down += sum(map(sent_bytes, messages.values()))

@@ -62,7 +62,7 @@ class Roster:
     first_with: dict[str, str] = field(default_factory=dict)  # first node by client name
 
     def admit(self, node_id: int, answer: NodeRoster) -> str:
-        """Enter a node's answer and return its label; a restarted node replaces its old entry.
+        """Enter a node's answer and return its label. A restarted node replaces its old entry.
 
         Raise `NameTakenError` if another connected node has the same name.
         """
@@ -110,7 +110,7 @@ class Roster:
         return any(member.node_id == node_id for member in self.members.values())
 
     def label_of(self, node_id: int) -> str:
-        """Return the label of a node id; Flower answers for dead nodes under another id."""
+        """Return the label of a node id. Flower answers for dead nodes under another id."""
         for label, member in self.members.items():
             if member.node_id == node_id:
                 return label

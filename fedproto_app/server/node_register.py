@@ -1,7 +1,7 @@
 """The names of nodes: a name belongs to the key that a node uses to authenticate to Flower.
 
 A node's label is the name under which the operator registered its key, if there is one. A node
-whose key has no name uses the name that it reports; on first use the name is bound to its key, for
+whose key has no name uses the name that it reports. On first use the name is bound to its key, for
 all runs of this server. A simulated node has no key, so its name is accepted.
 
 The server's register of names and keys is one JSON file, which all its runs share. A name belongs
@@ -50,8 +50,8 @@ REGISTER = "nodes.json"  # the file's name, in the folder that holds the runs' f
 class Binding:
     """The key that a name belongs to, and when its node was last seen.
 
-    key: its fingerprint. named: whether the operator chose the name when registering the key;
-    otherwise the node was the first to use it. clients: their number in the run of this name.
+    key: its fingerprint. named: whether the operator chose the name when registering the key.
+    Otherwise the node was the first to use it. clients: their number in the run of this name.
     """
 
     key: str
@@ -110,7 +110,7 @@ class NodeRegister:
 
     @contextmanager
     def changing(self) -> Iterator[Names]:
-        """Yield the content, to be changed within the block; one process at a time.
+        """Yield the content, which one process at a time may change within the block.
 
         The change is on the disk when the block ends. Raises `SettingsError` on a file system
         without locks, where another process could undo it: a ban must not be lost in silence.
@@ -163,7 +163,7 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def now(days: int = 0) -> str:
-    """Return the time in so many days as the register writes it; as text it sorts by time."""
+    """Return the time in so many days as the register writes it, a text that sorts by time."""
     return (datetime.now(UTC) + timedelta(days=days)).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

@@ -46,7 +46,7 @@ class _Request:
     """An order without a reply: the message (Flower sets its id on sending) and its clients.
 
     size: the root mean square of the order's arrays. most_samples, longest_step: as in
-    the order. start: the order's arrays of which the reply has a mean.
+    the order. start: the order's arrays whose mean is in the reply.
     """
 
     message: Message
@@ -149,7 +149,7 @@ class Pipeline:
 
         Clients of nodes that became silent after the choice are left out.
         shared: the arrays that go to every client even where other arrays are per client.
-        averaged: the arrays of which the reply has a mean (`Expected.mean`).
+        averaged: the arrays whose mean is in the reply (`Expected.mean`).
         evaluate: whether clients that train are evaluated too.
         """
         self._trains = message_type == MessageType.TRAIN
@@ -204,7 +204,7 @@ class Pipeline:
         return self.send(grid, messages, self.sums.least)
 
     def send(self, grid: Grid, messages: Iterable[Message], least: int = 0) -> list[Message]:
-        """Return the replies to these messages; later phases of the round skip silent nodes.
+        """Return the replies to these messages. Later phases of the round skip silent nodes.
 
         least: the number of replies that is needed whatever `nodes.enough` says.
         """
@@ -242,7 +242,7 @@ class Pipeline:
     def _decode(
         self, replies: Iterable[Message], expected: Expected
     ) -> tuple[list[Reply], dict[str, Message]]:
-        """Return the valid part of each message as a reply to its request; and these messages."""
+        """Return the valid part of each message as a reply to its request, and these messages."""
         # Flower answers for a dead node under another id: only the order's id identifies the node.
         waiting = {request.message.metadata.message_id: request for request in self._requests}
         usable: dict[str, Reply] = {}

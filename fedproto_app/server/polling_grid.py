@@ -5,9 +5,9 @@ parts of an announced reply. Meanwhile it takes no other reply and no deadline h
 announces a reply and keeps its parts would stop a run. A node whose reply is not a message would
 end it, because Flower builds whatever the parts describe. `PollingGrid`
 
-- takes the parts that have arrived, and returns the complete replies;
+- takes the parts that have arrived and returns the complete replies,
 - takes sender and order from the announcement, which the SuperLink has checked, and never from the
-  parts, which it has not;
+  parts, which it has not, and
 - returns an error of the node for anything that cannot be built.
 """
 

@@ -85,7 +85,7 @@ class History:
     """The history of a run so far.
 
     log: of the current round. results: each client's latest metrics. trained: the clients that ever
-    trained; unevaluated: the clients that trained since their last evaluation.
+    trained. unevaluated: the clients that trained since their last evaluation.
     """
 
     def __init__(self) -> None:

@@ -38,8 +38,8 @@ def run_rounds(
 ) -> str:
     """Train for the set number of rounds, or until a listener stops the run.
 
-    Return why the run stopped: "rounds", or the listener's reason. progress: the start; updated
-    after each round.
+    Return why the run stopped: "rounds", or the listener's reason. progress: the start, which is
+    updated after each round.
     """
     for server_round in range(progress.rounds + 1, federation.settings.all_rounds + 1):
         if reason_to_stop(listeners, server_round):

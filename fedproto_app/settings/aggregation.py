@@ -74,7 +74,7 @@ class AggregationSettings(Section):
         return self
 
     def most_samples(self, declared: Collection[int]) -> int:
-        """Return the largest number of samples that a client may count with; 0 without a limit.
+        """Return the largest number of samples that a client may count with, or 0 without a limit.
 
         declared: the train samples of all clients. Their lower median is used, which half of them
         cannot raise.
@@ -194,5 +194,5 @@ class PrivacyPlan:
 
     @property
     def loss(self) -> float:
-        """µ² of one release; the values of several releases add up."""
+        """µ² of one release. The values of several releases add up."""
         return self.noise_multiplier**-2

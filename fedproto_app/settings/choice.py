@@ -20,11 +20,11 @@ _OTHERS = "*"  # among the texts of a known column: it may hold others
 
 @dataclass(frozen=True)
 class Choice:
-    """The part of a source that a run uses; empty fields: everything, columns detected.
+    """The part of a source that a run uses. Empty fields mean everything, with detected columns.
 
     clients: their names. columns: the value columns of tables with several, in this order.
-    time_columns, client_columns: the columns with the times and with the clients' names; the cells
-    of several are joined.
+    time_columns, client_columns: the columns with the times and with the clients' names. The cells
+    of several columns are joined.
     """
 
     clients: tuple[str, ...] = ()
@@ -35,10 +35,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class KnownColumn:
-    """A column that is known in advance, as ``data.known`` names it.
+    """A column that clients know in advance, as ``data.known`` names it.
 
-    values: the texts that it may hold, if the setting lists them; (): as the data show. is_open:
-    whether it may hold other texts too, which are 0 in all its columns.
+    values: the texts that it may hold, if the setting lists them. Otherwise (), and they are taken
+    from the data. is_open: whether it may hold other texts too, which are 0 in all its columns.
     """
 
     name: str
@@ -68,7 +68,7 @@ def known_in(text: str) -> tuple[KnownColumn, ...]:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names in a text, between commas; a name with a comma is in quotes.
+    """Return the names in a text, between commas. A name with a comma is in quotes.
 
     Raises ValueError for a line break outside quotes.
     """
@@ -79,12 +79,12 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def text_of(names: Iterable[str]) -> str:
-    """Return the text in which `names_in` finds these names."""
+    """Return these names as the text that `names_in` reads."""
     return ",".join(map(_quoted, names))
 
 
 def _name_list(value: object, info: ValidationInfo, table: str = "data") -> str:
-    """Return the names in a text or list as one text; raise ValueError if a name repeats."""
+    """Return the names in a text or list as one text. Raises ValueError if a name repeats."""
     entry = f"{table}.{kebab(info.field_name or '')} = {value!r}"
     # `--set data.clients=773869` is a number in TOML
     listed_names = (
@@ -104,7 +104,7 @@ def _name_list(value: object, info: ValidationInfo, table: str = "data") -> str:
 
 
 def _known_list(value: object, info: ValidationInfo) -> str:
-    """Return the columns in a text or list as one text; raise ValueError if one repeats."""
+    """Return the columns in a text or list as one text. Raises ValueError if one repeats."""
     text = _name_list(value, info)
     columns = known_in(text)
     names = [column.name for column in columns]

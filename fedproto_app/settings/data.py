@@ -447,10 +447,10 @@ class DataSettings(Section):
 
     @property
     def further_lags(self) -> tuple[int, ...]:
-        """The numbers of `lags`; those of `auto` add what the periodic values lack.
+        """The numbers of `lags`, where `auto` adds what the periodic values lack.
 
-        A step ahead it is the value before the one a period ago, so that a model can add the change
-        since then; and where models learn weeks the value a week ago.
+        A step ahead this is the value before the value a period ago, so that a model can add the
+        change since then. Where models learn weeks, it is also the value a week ago.
         """
         if self.lags != AUTO:
             return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
@@ -465,7 +465,7 @@ class DataSettings(Section):
 
     @property
     def window(self) -> tuple[int, int]:
-        """The window of the backtest and the number of windows; 1 of 1 without a backtest."""
+        """The window of the backtest and the number of windows, 1 of 1 without a backtest."""
         number, windows = (self.backtest or "1/1").split("/")
         return int(number), int(windows)
 
@@ -486,7 +486,7 @@ class DataSettings(Section):
 
     @property
     def has_known(self) -> bool:
-        """Whether the settings give the series columns that are known in advance."""
+        """Whether the settings give the series columns that clients know in advance."""
         has_columns = bool(self.known or self.covariates or self.holidays)
         return has_columns or self.calendar == "year"
 

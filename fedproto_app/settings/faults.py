@@ -23,7 +23,7 @@ def explain_all(
     under: Sequence[str] = (),
     beside: Mapping[str, type[Section]] | None = None,
 ) -> str:
-    """Return all of pydantic's faults of a table; each list of known keys appears once.
+    """Return all of pydantic's faults of a table. Each list of known keys appears once.
 
     beside: further tables that may hold an unknown key.
     """

@@ -152,7 +152,7 @@ def withholds_samples(settings: Settings) -> bool:
 
 
 def table_of(method: Method, settings: Settings) -> Section:
-    """The method's table in these settings; its defaults if the run has another method."""
+    """The method's table in these settings, or its defaults if the run has another method."""
     mine = isinstance(settings.method_settings, method.settings)
     return settings.method_settings if mine else method.settings()
 

@@ -19,7 +19,7 @@ _CHOSEN = (("output", "dir"), ("encoder", "path"), ("graph", "path"), ("graph", 
 
 
 def within_root(settings: Settings) -> Settings:
-    """Return the settings with absolute paths; raise `SettingsError` for paths outside the root."""
+    """Return the settings with absolute paths. Raises `SettingsError` for one outside the root."""
     if not os.environ.get(OUTPUT_ROOT):
         return settings
     root = Path(os.environ[OUTPUT_ROOT]).resolve()

@@ -1,8 +1,8 @@
 """Convert tables, flat keys and texts of a command line to `Settings`, and back.
 
-Flower passes the app a flat dictionary with dotted keys (``fuels.temperature``); the configuration
-files nest the same keys as TOML tables. Both become one `Settings` object here, before any node
-gets an order. Keys are kebab-case outside and snake_case inside.
+Flower passes the app a flat dictionary with dotted keys (``fuels.temperature``), and the
+configuration files nest the same keys as TOML tables. Both become one `Settings` object here,
+before any node gets an order. Keys are kebab-case outside and snake_case inside.
 
 Each method has its own table, whose class is defined with the method. A run reads the table of its
 method and ignores the tables of other methods, so one file can compare several. Flower lets
@@ -129,9 +129,9 @@ def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 @cache
 def defaults_of(method: str) -> Mapping[str, object]:
-    """With dotted keys what a run has by default whose method is this; `method` itself is `fuels`.
+    """Return the defaults of a run of this method, with dotted keys. `method` itself is `fuels`.
 
-    Of a method from outside the app only what all runs have: its code is not imported.
+    A method from outside the app has only the defaults of all runs, as its code is not imported.
     """
     if method in METHODS:
         return {**flat_settings(Settings(method=method)), "method": FIRST_METHOD}
@@ -199,7 +199,7 @@ def _validated(
     beside: Mapping[str, type[Section]],
     *under: str,
 ) -> SectionT | None:
-    """Return the section of this table; or None, after adding what is wrong to `faults`.
+    """Return the section of this table, or None after adding what is wrong to `faults`.
 
     beside: further tables that may hold an unknown key.
     """
@@ -254,7 +254,7 @@ def parsed(text: str) -> Any:
 
 
 def written(value: object) -> str:
-    """Return the text of a value; a plain text stays as it is unless it would be read as TOML."""
+    """Return the text of a value. A plain text stays as it is unless it would be read as TOML."""
     if isinstance(value, str) and value == value.strip() and parsed(value) == value:
         return value
     return _inline(value)

@@ -127,7 +127,7 @@ class Training:
 
     pretraining_rounds: rounds of the run before the first round of the method's own phase.
     nodes_average: whether nodes may average their clients' models, or the server gets each model.
-    sample_clip: the largest length of a sample in sums that are sent; None: any. counts_samples:
+    sample_clip: the largest length of a sample in sums that are sent, None for any. counts_samples:
     whether the server learns the clients' numbers of samples, which may be weights. masked: whether
     masks hide each client's values, and no noise does.
     """
@@ -238,7 +238,7 @@ class Settings(Section):
 
     @model_serializer(mode="wrap")
     def _tables_have_their_names(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Put the method's table under the table's name; leave it out if it is empty."""
+        """Put the method's table under the table's name, or leave it out if it is empty."""
         table: dict[str, Any] = handler(self)
         for key in ("method_settings", "method-settings"):
             if method_table := table.pop(key, None):
@@ -286,7 +286,7 @@ class Settings(Section):
 
     @property
     def has_response(self) -> bool:
-        """Whether clients take a response to what is known in advance off their series."""
+        """Whether clients subtract a response to the columns of `data.known` from their series."""
         return task_record(self.task).forecasts and self.data.has_known
 
     @property

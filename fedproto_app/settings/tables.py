@@ -64,7 +64,7 @@ def pyproject_tables() -> str:
 
 
 def docs_tables() -> str:
-    """Return Markdown tables of all keys, by subject; the methods' own keys come last."""
+    """Return Markdown tables of all keys, by subject, with the methods' own keys last."""
     tables: dict[str, type[Section]] = {}
     for method in METHODS.values():
         tables.setdefault(method.table_name, method.settings)
@@ -155,13 +155,13 @@ def _described(field: FieldInfo) -> str:
 
 
 def _toml_value(field: FieldInfo) -> str:
-    """Return the default; an empty table is "", because Flower drops tables without keys."""
+    """Return the default. An empty table is "", because Flower drops tables without keys."""
     value = field.default
     return '""' if isinstance(value, Section) else json.dumps(value)
 
 
 def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield all keys in full; keys of inner tables come last."""
+    """Yield all keys in full, with the keys of inner tables last."""
     inner = {key: table for key, f in fields(section).items() if (table := subtable(f))}
     for key, field in fields(section).items():
         if key not in inner:
@@ -204,7 +204,7 @@ def _range(field: FieldInfo) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Rewrite the documents with ``--write``; else 1 if one is out of date."""
+    """Rewrite the documents with ``--write``. Otherwise return 1 if one is out of date."""
     root = Path(__file__).parents[2]
     stale = 0
     for name, render in DOCUMENTS.items():

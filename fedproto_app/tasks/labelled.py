@@ -27,8 +27,8 @@ class LabelledBatch:
     """One training step's samples of the first k clients of a cohort.
 
     inputs: [k, B, …] float, as the encoder takes them, or where the encoder does not learn
-    (`encoded`) the representations [k, B, D]; targets: [k, B]; present: [k, B] float, 0 where a
-    client's last batch is not full; lengths: [k, B] of sequences, whose inputs are 0 after the end.
+    (`encoded`) the representations [k, B, D]. targets: [k, B]. present: [k, B] float, 0 where a
+    client's last batch is not full. lengths: [k, B] of sequences, whose inputs are 0 after the end.
     """
 
     inputs: Tensor

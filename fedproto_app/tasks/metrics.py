@@ -75,8 +75,8 @@ _NOWHERE = Field("")
 class Figure:
     """A number about a client, and its fields in the run's files.
 
-    metric: what is measured, of which model. over: the name of a metric of the same model that it
-    is divided by, "" for none. A client where that is 0 has no such figure. column: in clients.csv.
+    metric: the quantity and its model. over: the name of a metric of the same model that it is
+    divided by, "" for none. A client where that is 0 has no such figure. column: in clients.csv.
     round: in rounds.jsonl, the mean over the clients. summary: in summary.json.
     label: its name in the chart of the clients' distributions, "" if the chart leaves it out.
     jumps: whether tiny differences in predictions may change it a lot.
@@ -103,16 +103,16 @@ class Figure:
 class TaskMetrics:
     """All that a task reports.
 
-    figures: in the order of columns and fields. headline: ranks runs and clients; latest: its
+    figures: in the order of columns and fields. headline: ranks runs and clients. latest: its
     counterpart in rounds.jsonl. validation: of the models in use, chooses a client's model, smaller
-    is better; computed from validation data only. kept, kept_validation: of the models that clients
+    is better, computed from validation data only. kept, kept_validation: of the models that clients
     end with. compared: of these models too, compares methods client by client.
-    is_accuracy: whether the test figure is the share of right answers, 0 … 1; else it is an error.
+    is_accuracy: whether the test figure is the share of right answers, 0 … 1, or else an error.
     name, axis: of the test figure in titles and on axes. kept_error, error: the names of the errors
     of `kept` and `compared`, 1 minus an accuracy. caption: the text below a comparison.
     inputs: the settings of ``[data]`` that change the models' inputs but not the test part. Runs
     that differ in any other setting of ``[data]`` cannot be compared. orders: fields of
-    summary.json by which a comparison can be sorted, the default first; {}: by the headline.
+    summary.json that can sort a comparison, the default first, or {} for the headline.
     verdict: further figures of the kept models, smaller is better, that a verdict states and holds
     against the test error, by their names in it.
     more_rounds, more_summary: shown fields of these files that do not come from a single metric.

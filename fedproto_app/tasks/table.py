@@ -33,7 +33,7 @@ class Admission(NamedTuple):
 class Clients(Protocol):
     """The module `clients` in a task's folder.
 
-    POOLS: the types of what a user's source of the task returns, if only this task has them.
+    POOLS: the types that a user's source of the task returns, if only this task has them.
     """
 
     POOLS: tuple[type, ...]

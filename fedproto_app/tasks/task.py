@@ -44,7 +44,7 @@ class Samples(Protocol):
 
 
 class Batch(Protocol):
-    """One training step's samples of the first k clients of a cohort; inputs: [k, B, …]."""
+    """One training step's samples of the first k clients of a cohort. inputs: [k, B, …]."""
 
     @property
     def inputs(self) -> Tensor: ...
@@ -192,7 +192,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         return {}
 
     def response(self, client: ClientT) -> dict[str, list[Any]]:
-        """Return the numbers of what has been taken off a client's data, to be added again."""
+        """Return the numbers that restore the values subtracted from a client's data."""
         return {}
 
     @abstractmethod
@@ -262,7 +262,7 @@ def shuffled(
 ) -> tuple[Tensor, Tensor]:
     """Return an epoch's order of each client's samples [K, length], and a float mask of them.
 
-    counts: each client's samples. What follows them is 0, in the order and in the mask.
+    counts: each client's samples. The order and the mask are 0 after them.
     """
     order = torch.zeros(len(counts), length, dtype=torch.int64)
     for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):

@@ -6,8 +6,8 @@ The gate writes it, from a process that is separate from a run's code. A full fi
 ".1" at its end, and replaces the earlier file of this name.
 
 The lines are a chain: `previous` is the SHA-256 of the line before, so no line can be changed,
-taken out or put in without changing all later ones (`verify`). Whoever can write the file could
-write a new chain; a hash that was noted elsewhere shows that.
+taken out or put in without changing all later ones (`verify`). A program that can write the file
+could write a new chain, and only a hash that was noted elsewhere shows that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TAIL = 8192  # bytes of a file's end that are read first
 
 
 class AuditLog:
-    """The log in a file; without a file nothing is written."""
+    """The log in a file. Without a file nothing is written."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
@@ -207,7 +207,7 @@ def _append(file: Path, line: bytes) -> None:
 
 
 def _entry(line: bytes) -> Entry | None:
-    """Parse a line; return None if it is incomplete."""
+    """Parse a line, or return None if it is incomplete."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

@@ -173,7 +173,7 @@ class Apart:
 
 
 def run_as() -> int | None:
-    """Return the user id in FEDPROTO_RUN_AS; None means the gate's user."""
+    """Return the user id in FEDPROTO_RUN_AS, or None for the gate's user."""
     user = os.environ.get(RUN_AS, "")
     if user and not user.isdigit():
         raise SystemExit(f"{RUN_AS} = {user!r}: must be a user's number")
@@ -237,7 +237,7 @@ def _descendants() -> dict[int, str]:
 
 
 def become(user: int | None) -> None:
-    """Become this user for good; None keeps the present user."""
+    """Become this user for good. None keeps the present user."""
     if user is not None and os.getuid() != user:
         os.setgroups([])
         os.setresgid(user, user, user)

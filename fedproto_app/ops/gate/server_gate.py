@@ -4,7 +4,8 @@
 
 It runs Flower's program as another user (FEDPROTO_RUN_AS), who can read neither the SuperExec's
 secret nor the audit log (FEDPROTO_AUDIT, a file), and kills processes that a run leaves behind.
-FEDPROTO_DIGESTS has the SHA-256 of the apps that may run, separated by blanks; without it all may.
+FEDPROTO_DIGESTS has the SHA-256 of the apps that may run, separated by blanks. Without it all apps
+may run.
 """
 
 from __future__ import annotations

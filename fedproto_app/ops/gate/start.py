@@ -2,11 +2,11 @@
 
     python -P -m fedproto_app.ops.gate.start client_gate --runtime-api-address … 3<TOKEN
 
-Flower's token ends if nothing is heard from its task for 30 seconds. Then Flower starts the task
-again, and on a slow host such attempts would pile up. So a small process reports to Flower from the
-first second on. It ends the gate if Flower has taken the task back, because another attempt may be
-under way. Gates take turns with their imports: only one of those with the same FEDPROTO_TURNS, a
-file, imports at a time.
+Flower's token ends if its task does not report for 30 seconds. Then Flower starts the task again,
+and on a slow host such attempts would pile up. So a small process reports to Flower from the first
+second on. It ends the gate if Flower has taken the task back, because another attempt may be under
+way. Gates take turns with their imports: only one gate with the same FEDPROTO_TURNS, a file,
+imports at a time.
 
 This module imports only the standard library, which takes 0.1 processor seconds.
 """
@@ -49,7 +49,7 @@ _SIMULATION = "flwr.superlink.grid.inmemory_grid"
 class Start:
     """The start of a gate, from its first step until `finish`.
 
-    arguments: those of Flower's program, without the token.
+    arguments: the arguments of Flower's program, without the token.
     """
 
     def __init__(self, arguments: list[str]) -> None:

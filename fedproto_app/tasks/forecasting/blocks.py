@@ -46,7 +46,7 @@ def blocks_of(
 ) -> Blocks:
     """Return the blocks for a test part whose values have positions first … last.
 
-    least: the fewest steps behind a block; 0: any.
+    least: the fewest steps behind a block, 0 for any.
     """
     steps = least or (ceil(_DAY / step_seconds) if step_seconds else period)
     while steps < horizon or last // steps - first // steps >= MOST_BLOCKS:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 # pooled, each divided by the scale of its step, and the quantile is widened for the number of
 # independent errors (`first_half_widths`).
 #
-# Later errors differ from those of the validation part, so later half widths follow the errors by
+# Later errors differ from the validation part's, so later half widths follow the errors by
 # quantile tracking (Angelopoulos et al. 2023, Conformal PID control for time series prediction) on
 # the logarithm of the score. A value outside widens the next interval, a value inside narrows it,
 # by amounts that balance at the nominal coverage. The score of a forecast h steps ahead is used
@@ -72,7 +72,7 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
     half width is s_h · (N · q + m · z · r) / (N + m) · t / z, where t is the quantile of Student's
     distribution with N degrees of freedom. T / z makes up for a scale that is estimated from N
     errors, exactly so for normal errors. A client without any present error has the widths of
-    normal errors whose deviation is that of its series, 1.
+    normal errors with the deviation of its series, 1.
     """
     from scipy.special import ndtri, stdtrit  # slow to import, and training alone does without it
 
@@ -104,7 +104,7 @@ def independent_errors(errors: Floats, present: Bools) -> Floats:
     """Return how many independent errors [K] tell as much as these dependent ones [K, n, H].
 
     Errors of one target time count once, so there are T of them. If the correlation of errors at
-    neighbouring times is ρ and falls off as that of a first-order autoregression, squared errors
+    neighbouring times is ρ and falls off as in a first-order autoregression, squared errors
     correlate by ρ² and T of them tell as much about the spread as T · (1 - ρ²) / (1 + ρ²)
     independent ones. 1 / (T - 1), the mean of the squared correlation without any dependence, is
     subtracted from ρ². At least 1.
@@ -139,7 +139,7 @@ def _sum(values: Floats) -> Floats:
 def _quantile(ordered: Floats, count: NDArray[np.integer], level: int) -> Floats:
     """Return the level's quantile [K] of the first `count` scores in each row, between two scores.
 
-    The k-th smallest of n stands for the share k / (n + 1); beyond the largest, the largest.
+    The k-th smallest of n stands for the share k / (n + 1), and the largest for all shares above.
     """
     place = np.clip(level / 100 * (count + 1) - 1, 0, np.maximum(count - 1, 0))
     lower = place.astype(np.intp)
@@ -155,7 +155,7 @@ def tracked(first: Floats, scores: Floats, judged: Bools, levels: Sequence[int])
     """Update half widths by the scores of forecasts. Sample i + 1 begins a step after sample i.
 
     first: [L, K, H], the half widths of the first judged forecast. scores, judged: [K, n, H]. Only
-    judged values count. levels: percent, rising; the widths rise with them.
+    judged values count. levels: percent, rising. The widths rise with them.
     """
     clients, samples, horizon = scores.shape
     ahead = np.arange(horizon)
@@ -195,7 +195,7 @@ def is_half_width(name: str) -> bool:
 def kept_half_widths(
     stored: Mapping[str, float], steps: int, levels: Sequence[int] = LEVELS
 ) -> NDArray[np.float64]:
-    """Return the half widths that a node has stored, [L, steps]; NaN if missing.
+    """Return the half widths that a node has stored, [L, steps], NaN if missing.
 
     levels: percent, from 1 to 99. Between two stored levels the half width rises in proportion to
     the normal distribution's quantile, and below the first stored level from 0.

@@ -94,8 +94,8 @@ _LAST = Figure(
     label="last model",
 )
 _MAE_UNITS = Figure(kept(MAE_UNITS), column=Field("mae_units"), summary=(Field("mae_units"),))
-# The MAE over the mean absolute seasonal difference of the train part (Hyndman and Koehler 2006);
-# unknown if the train part hardly ever changes, for instance if it is constant.
+# The MAE over the mean absolute seasonal difference of the train part (Hyndman and Koehler 2006).
+# It is unknown if the train part hardly ever changes, for instance if it is constant.
 MASE = Figure(
     kept(MAE_UNITS),
     over=SEASONAL_DIFFERENCE.name,
@@ -115,7 +115,7 @@ WAPE = Figure(
 
 
 def _interval(metric: Metric, title: str = "") -> Figure:
-    """Return the figure of a coverage or a width; title: in the table of all clients."""
+    """Return the figure of a coverage or a width. title: in the table of all clients."""
     name = metric.name.replace("-", "_")
     column = Field(name, title, percent_text, only_wide=True)
     return Figure(kept(metric), column=column, summary=(Field(name),), jumps=True)

@@ -64,8 +64,8 @@ _OF_BLOCKS = frozenset(metric.name for metric in BLOCK_METRICS)
 class Batch:
     """One training step's samples of the first k clients of a cohort.
 
-    inputs: [k, B, …], see `WindowLayout`; augmented: the same, temporally shifted, or None if not
-    requested; targets, present: [k, B, H]; age: [k], how many batches of the client are newer.
+    inputs: [k, B, …], see `WindowLayout`. augmented: the same, temporally shifted, or None if not
+    requested. targets, present: [k, B, H]. age: [k], how many batches of the client are newer.
     """
 
     inputs: Tensor
@@ -114,8 +114,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @classmethod
     def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
-        """Return the metrics, with the kept model's error by block of the test part; for a horizon
-        of several steps also the MSE of each step."""
+        """Return the metrics, with the kept model's error by block of the test part, and for a
+        horizon of several steps also the MSE of each step."""
         steps = settings.data.horizon
         each_step = (step_metric(step) for step in range(steps if steps > 1 else 0))
         return (*super().required_metrics(settings), *each_step, *BLOCK_METRICS)

@@ -31,7 +31,7 @@ def class_metric(quantity: str, label: int) -> Metric:
 
 @cache
 def totals() -> dict[str, str]:
-    """Return the name of the count of all images by that of a count, of right answers or of all.
+    """Return the name of the count of all images by the name of a count, of right answers or all.
 
     It has every stage and class that a server accepts, so that no code takes a name apart.
     """

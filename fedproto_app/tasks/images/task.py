@@ -45,7 +45,7 @@ Rule = Callable[[Tensor], Tensor]  # representations [K, n, D] → predicted cla
 class CohortImages(LabelledSamples):
     """The images of K clients in a round: uint8 [K, n, channels, height, width].
 
-    The validation and test images are those of all stages so far.
+    The validation and test images come from all stages so far.
     """
 
     stages: list[int]  # the stage of each client, from 0
@@ -165,7 +165,7 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
     def _tested_stages(self, client: ClientImages, server_round: int) -> int:
         """Return how many stages the client is tested on: the stages that it has reached.
 
-        A source may have test or validation images only in later stages; then the first stages
+        A source may have test or validation images only in later stages. Then the first stages
         with such images are included from the start.
         """
         reached = self.stage(client, server_round) + 1

@@ -98,7 +98,7 @@ def _outputs(shape: DataShape) -> int:
 
 
 class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
-    """The base of tasks on sequences; subclasses predict classes or real numbers."""
+    """The base of tasks on sequences, whose subclasses predict classes or real numbers."""
 
     evaluates_local = False
 
