@@ -92,7 +92,9 @@ class Borrower:
         count = self.cohort.samples.is_validation[0].double().sum().clamp(min=1)
         squared = self._learner._squared_errors(self.cohort, 0, candidates)
         squares = self._context.squares[0]
-        return squared / count, self._learner._training_errors(self._means, squares, candidates.fits)
+        return squared / count, self._learner._training_errors(
+            self._means, squares, candidates.fits
+        )
 
     def with_priors(self, guidance: Arrays) -> float:
         """Return the error with what Kindred's server sends, relative to that alone."""
