@@ -308,3 +308,12 @@ def test_two_series_are_never_read_one_below_the_other(tmp_path: Path) -> None:
     for text in (by_client, by_time):
         clients, _ = read(written(tmp_path, "place,when,load\n" + text), {})
         assert sorted(client.name for client in clients) == ["north", "south", "west"]
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_a_value_in_a_column_without_a_name_is_not_lost(quote: str, tmp_path: Path) -> None:
+    lines = [f"{quote}2024-01-{day + 1:02}{quote};{day}.5;;" for day in range(4)] * 30
+    lines[70] += "7"
+    path = written(tmp_path, "\n".join(["time;a;b;", *lines, ""]))
+    with pytest.raises(DataError, match=r"no name, but a value in line 72; give the column a name"):
+        read(path, {"data.clients": "a"})

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,6 +169,14 @@ def _checked(
                 f"{_IF_TITLES if rows + place == head.rows else ''}"
             )
 
+    def refuse_value(line: int) -> NoReturn:
+        raise DataError(
+            f"{where}: the last column has no name, but a value in line {line}; give the column a "
+            "name"
+        )
+
+    has_empty_end = head.index == width - 1
+    empty_end = re.compile(rf"{re.escape(delimiter)} *\r?\n".encode())
     no_sign = bytes(sorted({*range(256)} - {*f"\n{delimiter}".encode()}))
     for block in blocks:
         if b'"' in block:
@@ -176,6 +184,9 @@ def _checked(
         signs = np.frombuffer(block.translate(None, no_sign), np.uint8)
         ends = np.flatnonzero(signs == _LINE_END)
         require(np.diff(ends, prepend=-1))
+        for place, line in enumerate(block.splitlines(keepends=True) if has_empty_end else ()):
+            if not empty_end.search(line):
+                refuse_value(rows + place + 1)
         rows, size = rows + len(ends), size + len(block)
         require_room(columns.bytes_of(rows) + size, where)
         yield block
@@ -196,6 +207,8 @@ def _checked(
         if len(row) != width and (row or width > 1):
             require(np.array([max(len(row), 1)]))
         rows += 1
+        if has_empty_end and row and row[-1].strip():
+            refuse_value(rows)
         if reader.line_num == end:
             size += sum(map(len, taken))
             require_room(columns.bytes_of(rows) + size, where)
