@@ -439,8 +439,10 @@ def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
     if is_long:
         cut = _with_batches(series, settings, 0, train, validation)
         if settings.backtest or all(part.any() for part in cut.parts.values()):
-            lacks_block = not (settings.backtest or cut.sends)
-            return young if lacks_block and (young := _young(series, settings)).sends else cut
+            if settings.backtest or cut.sends:
+                return cut
+            young = _young(series, settings)
+            return young if young.sends else cut
     return _young(series, settings)
 
 

@@ -76,8 +76,8 @@ class Quota:
         with self._lock:
             reply = self._begun.pop(node, None)
         if reply is not None:
-            told = f"node {reply.node.node_id} of run {reply.run_id}: {self.refusal}"
-            print(told, file=sys.stderr, flush=True)
+            line = f"node {reply.node.node_id} of run {reply.run_id}: {self.refusal}"
+            print(line, file=sys.stderr, flush=True)
         return reply
 
     @property

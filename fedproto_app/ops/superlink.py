@@ -165,18 +165,18 @@ class NamedSuperLink(Connection):
             host, port = address_of(connection_entry(self.name))
             if urllib.request.getproxies().get("https") and not urllib.request.proxy_bypass(host):
                 return
-            deadline, told = time.monotonic() + _REACHED_WITHIN, False
+            deadline, is_waiting = time.monotonic() + _REACHED_WITHIN, False
             while time.monotonic() < deadline:
                 try:
                     socket.create_connection((host, port), timeout=5).close()
                     return
                 except OSError as error:
-                    if not told:
+                    if not is_waiting:
                         tell(
                             f"waiting up to {_REACHED_WITHIN:.0f} s for {host}:{port}, the "
                             f"SuperLink {self.name!r}: {error.strerror or error}"
                         )
-                    told = True
+                    is_waiting = True
                 time.sleep(1)
 
     @property
