@@ -16,7 +16,6 @@ import re
 import sys
 import tempfile
 from calendar import month_abbr
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -27,7 +26,7 @@ import pandas as pd
 from PIL import Image
 from typer.testing import CliRunner
 
-from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.pages import ROOT, write_section
 from fedproto_app.cli.commands import app
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.recognition import reading_of
@@ -503,7 +502,7 @@ REPORTED = (
         refusal="a table of features with a label",
     ),
     Form("images of several sites in an npz: `x, y, client`", _arrays(images=True), None),
-    # Of the same kinds, and not reported.
+    # Forms like these that nobody reported.
     Form("business days", _text(_days("B", 480).to_csv()), _days("B", 480)),
     Form("weeks, dated on Sundays", _rows(_days("W-SUN", 300)), _days("W-SUN", 300)),
     Form(
@@ -652,7 +651,7 @@ FORMS = (
     ),
     Form("local times, summer time ends", _text(LOCAL.tz_localize(None).to_csv()), AVERAGED),
     Form(
-        "the same with its zone",
+        "local times with their zone",
         _text(LOCAL.tz_localize(None).to_csv()),
         LOCAL.tz_convert(None),
         {"data.time-zone": BERLIN},
@@ -668,7 +667,8 @@ FORMS = (
 )
 
 
-READ, NOTED, ASKED, BAD = "read", "read, with a note", "one line", "not good"
+READ, NOTED, ASKED, BAD = "Read", "Read, with a note", "Refused in one line", "Not good"
+_FIRST, _LAST = 12, 10  # words of a long message that the page shows
 
 
 @dataclass(frozen=True)
@@ -680,11 +680,14 @@ class Outcome:
     says: str
 
     @property
-    def words(self) -> str:
-        """The cell of the table."""
-        settings = " ".join(f"`--set {key}={value}`" for key, value in self.form.settings.items())
-        words = f"{self.grade}: {self.says}" if self.says else self.grade
-        return f"{settings}: {words}" if settings else words
+    def line(self) -> str:
+        """The form's line on the page: an item of a list, or a row with the message."""
+        settings = "".join(f", `--set {key}={value}`" for key, value in self.form.settings.items())
+        title = self.form.title + settings
+        words = self.says.split()
+        if len(words) > _FIRST + _LAST + 2:
+            words[_FIRST:-_LAST] = ["…"]
+        return f"| {title} | {' '.join(words)} |" if words else f"- {title}"
 
 
 def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
@@ -756,16 +759,14 @@ def _equal(clients: list[ClientSeries], expected: pd.DataFrame) -> bool:
 
 
 def lines_of(outcomes: list[Outcome]) -> list[str]:
-    """Return the table for the page."""
-    rows = [(outcome.form.title, outcome.words) for outcome in outcomes]
-    return table_texts([("file", "what it gets"), *rows], texts=None)
-
-
-def counts_of(outcomes: list[Outcome]) -> str:
-    """Return how many forms have each grade."""
-    grades = Counter(outcome.grade for outcome in outcomes)
-    counts = [f"{grades[grade]} {grade}" for grade in (READ, NOTED, ASKED, BAD)]
-    return f"{len(outcomes)} forms: {', '.join(counts)}."
+    """Return the lines for the page: the forms by grade, each grade with its number."""
+    lines: list[str] = []
+    for grade in (READ, NOTED, ASKED, BAD):
+        rows = [outcome.line for outcome in outcomes if outcome.grade == grade]
+        head = [] if grade == READ else ["| form | message |", "| --- | --- |"]
+        if rows:
+            lines += ["", f"## {grade} ({len(rows)})", "", *head, *rows]
+    return lines[1:]
 
 
 def main() -> int:
@@ -780,7 +781,7 @@ def main() -> int:
             outcomes.append(
                 outcome_of(form, Path(folder), arguments.trial and form.expected is not None)
             )
-    lines = [*lines_of(outcomes), "", counts_of(outcomes)]
+    lines = lines_of(outcomes)
     print("\n".join(lines))
     if wrong := [o.form.title for o in outcomes if o.grade == BAD and o.form.must]:
         print(f"not as expected: {', '.join(wrong)}", file=sys.stderr)
