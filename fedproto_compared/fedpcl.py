@@ -78,7 +78,8 @@ class FedPclSettings(Section):
     )
     inference: Literal["prototypes", "head"] = setting(
         "head",
-        "classes by the most similar prototype or by the head. Series always use the head",
+        "whether the head or the most similar prototype predicts classes. The head always "
+        "predicts series",
     )
 
 

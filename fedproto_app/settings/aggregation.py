@@ -19,19 +19,17 @@ class AggregationSettings(Section):
 
     rule: Rule = setting(
         "mean",
-        "how clients' models, prototypes, heads or sums are combined. All but `mean` "
-        "[withstand hostile clients](robust.md) and need each client's model",
+        "how what clients send is combined. All but `mean` [withstand hostile clients](robust.md)",
     )
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] = setting(
         0.2,
-        "share of a round's clients that may be hostile: `trimmed-mean` drops these values at "
-        "both ends, and Krum these clients",
+        "share of a round's clients that may be hostile, for `trimmed-mean` and Krum",
         "0 ≤ … < 0.5",
     )
     weight_limit: NonNegative = setting(
         5.0,
         "a client counts with [at most this many times](robust.md#what-nodes-declare) the "
-        "median number of train samples (0: with all that its node declares)",
+        "median number of train samples (0: any number)",
         "0, or ≥ 1",
     )
     step_limit: NonNegative = setting(
@@ -42,10 +40,10 @@ class AggregationSettings(Section):
     refuse_opposed: bool = setting(
         False,
         "with `mean` and `step-limit`, refuse nodes whose step is [opposed to most "
-        "others'](robust.md#what-nodes-declare), which may hit honest nodes too",
+        "others'](robust.md#what-nodes-declare), which may be honest",
     )
     most_megabytes: Count = setting(
-        4096, "memory for the models of a round's clients at the server, above which the run stops"
+        4096, "memory of the server for the models of a round's clients, above which the run stops"
     )
     secure: bool = setting(
         False,
@@ -56,8 +54,8 @@ class AggregationSettings(Section):
     )
     secure_share: Annotated[float, Field(ge=0.5, lt=1)] = setting(
         0.67,
-        "more than this share of a sum's nodes must stay to its end. Below two thirds a "
-        "server that lies needs [fewer accomplices](secure-sum.md#who-must-collude)",
+        "more than this share of a sum's nodes must stay to its end. Below two thirds a lying "
+        "server needs [fewer accomplices](secure-sum.md#who-must-collude)",
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
@@ -104,8 +102,8 @@ class PrivacySettings(Section):
     )
     neighbours: Neighbours = setting(
         "remove",
-        "hide the difference between the unit's data and no data, or any other data, which "
-        "takes twice the noise",
+        "hide the difference between the unit's data and none, or any other, which takes twice"
+        " the noise",
     )
     noise_multiplier: NonNegative = setting(
         0.0,

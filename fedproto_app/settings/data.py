@@ -133,7 +133,7 @@ class PartitionSettings(Section):
     alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(
         0,
-        "train images per client and stage, which clients may share (0: all are dealt, none twice)",
+        "train images per client and stage, which clients may share (0: all, and none twice)",
     )
     validation_share: ShareOrZero = setting(
         0.05, "share of the train images held out for validation"
@@ -145,7 +145,7 @@ class PartitionSettings(Section):
     )
     test_ratio: Positive = setting(0.2, "test images per train image, and validation images too")
     test_mix: Literal["own", "everybody"] = setting(
-        "own", "mix of classes in a client's test images: its own or all clients'"
+        "own", "whose mix of classes a client's test images have"
     )
 
 
@@ -179,7 +179,7 @@ class ClusterSettings(Section):
     beta: Positive = setting(
         1.5, "concentration of the Dirichlet distribution of a cluster's mix (β)"
     )
-    samples: CountOrZero = setting(0, "sequences per client (0: all are dealt)")
+    samples: CountOrZero = setting(0, "sequences per client (0: all)")
     labels: CountOrZero = setting(
         0, "labelled train sequences per client, and at most as many for validation (0: all)"
     )
@@ -231,24 +231,23 @@ class DataSettings(Section):
     )
     lags: LagList = setting(
         AUTO,
-        "further values that a forecast uses, this many steps earlier, such as `48,168`. "
-        "`auto` is [what the periodic values lack](your-data.md#from-series-to-samples), "
-        "empty is none",
+        "distances in steps of further inputs, such as `48,168`. "
+        "[`auto`](your-data.md#from-series-to-samples) adds what the periodic values lack, and"
+        " empty adds none",
         "`auto`, numbers between commas",
     )
     horizon: Count = setting(1, "values forecast at once (H)")
     calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
         "what models see of the time: nothing, the phase of the period, or also the weekday. "
-        "`year` adds the time of the year as columns known in advance",
+        "`year` adds the time of the year",
     )
     history: CountOrZero = setting(
         0, "train only on this many newest periods of the train part (0: on all)"
     )
     least_periods: CountOrZero = setting(
         0,
-        "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (for daily "
-        "data weeks, for weeks or longer steps whole years, without a day 24 steps). 0: on all",
+        "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (0: on all)",
     )
     train_share: Share = setting(
         0.7, "oldest share of the samples, or of sequences a random share of each class"
@@ -259,8 +258,7 @@ class DataSettings(Section):
     )
     backtest: Backtest = setting(
         "",
-        "[window of a backtest](your-data.md#backtests), such as `2/5`, the second of five "
-        "(default: none)",
+        "[window of a backtest](your-data.md#backtests), such as `2/5` (default: none)",
         "`K/N`",
     )
     test_start: TestStart = setting(
@@ -281,8 +279,8 @@ class DataSettings(Section):
     )
     clients: NameList = setting(
         "",
-        "clients of the source that are used (default: all). On a deployed node only [the "
-        "site's file](#a-nodes-own-settings) decides this and how tables are read",
+        "clients that are used (default: all). On a deployed node only [the site's "
+        "file](#a-nodes-own-settings) decides this and how tables are read",
         NAMES,
     )
     columns: NameList = setting(
@@ -299,8 +297,7 @@ class DataSettings(Section):
     )
     covariates: str = setting(
         "",
-        "table of columns known in advance, with a column of times and perhaps one of "
-        "clients. Without `known` all its columns of numbers count",
+        "[table of columns known in advance](your-data.md#columns-known-in-advance)",
         "a path",
     )
     holidays: Region = setting(
@@ -310,32 +307,30 @@ class DataSettings(Section):
     )
     groups: str = setting(
         "",
-        "CSV file of two columns, clients and their [groups](closed-forms.md#groups). A site "
-        "names its group in its own file",
+        "CSV file of two columns, clients and their [groups](closed-forms.md#groups)",
         "a path",
     )
     time_column: NameList = setting(
         "",
-        "column of times, or several to be joined, such as `date,time` (default: the first, "
-        "if it has a name like `time`)",
+        "column of times, or several, such as `date,time` (default: the first, with a name "
+        "like `time`)",
         NAMES,
     )
     client_column: NameList = setting(
         "",
-        "column of clients' names in the long form, or several to be joined, such as "
-        "`store,item` (default: `unique_id` and the like)",
+        "column of clients' names, or several, such as `store,item` (default: `unique_id` and "
+        "the like)",
         NAMES,
     )
     unfold: ColumnRange = setting(
         "",
-        "first and last of the columns of a long table whose values follow each other in "
-        "time, such as `hh_0,hh_47` for a row a day",
+        "first and last of the [columns that follow each other in "
+        "time](your-data.md#csv-parquet-and-excel), such as `hh_0,hh_47`",
         "two names with a comma between",
     )
     time_unit: TimeUnit = setting(
         "auto",
-        "dates, counts since 1970, Excel's days, years or numbers of steps. `auto` recognises "
-        "dates, and counts by their size",
+        "how times are written: dates, counts since 1970, Excel's days, years or numbers of steps",
     )
     time_zone: str = setting(
         "",
@@ -345,8 +340,7 @@ class DataSettings(Section):
     )
     missing: Missing = setting(
         "gap",
-        "empty cells and missing rows mean no value, or 0 from a client's first value to the "
-        "last time of all clients",
+        "empty cells and missing rows mean no value, or [zero](your-data.md#missing-values)",
     )
     missing_values: NameList = setting(
         "",
@@ -356,21 +350,18 @@ class DataSettings(Section):
     )
     repeated: Repeated = setting(
         "refuse",
-        "for rows of one client and time with different values, refuse them or take their "
-        "mean or the last",
+        "what to make of several values for one client and time",
     )
     sheet: str = setting("", "sheet of an Excel file (default: the first with a value)", "a name")
     header: Header = setting(
         "auto",
-        "whether the first line of a CSV or Excel file names the columns, or which line does. "
-        "`auto` refuses a line that looks like values",
+        "whether the first line names the columns, or which line does",
         "`auto`, true, false, or a number",
     )
     delimiter: Delimiter = setting("auto", "what separates the cells of a CSV file")
     decimal: Decimal = setting(
         "auto",
-        "decimal sign in CSV files and in texts of Excel. The other sign may separate "
-        "thousands. `auto` follows the numbers",
+        "decimal sign. The other sign may separate thousands",
     )
     classes: str = setting(
         "",
@@ -521,13 +512,13 @@ class ResponseSettings(Section):
     )
     columns: Literal["private", "public"] = setting(
         "private",
-        "[noise](privacy.md) protects all of a client's values, or the target alone because "
-        "everybody may know the columns",
+        "whether [noise](covariates.md#with-noise) protects all of a client's values, or the "
+        "target alone",
     )
     scales: str = setting(
         "",
-        "mean and deviation of each column, which [noise](privacy.md) for private columns "
-        "demands. Other columns are taken as 0 and 1",
+        "usual mean and deviation of columns, for [noise](covariates.md#with-noise) (default: "
+        "0 and 1)",
         '`"temperature 10 8, price 50 30"`',
     )
 
@@ -560,8 +551,8 @@ class GraphSettings(Section):
     )
     path: str = setting(
         "",
-        "CSV file: for `file` the weights, for `positions` a position per name (without it, "
-        "clients' names are cells of a grid)",
+        "CSV file of the weights (`file`), or of a position per name (`positions`, without it "
+        "names are cells of a grid)",
         "a path",
     )
     names: str = setting(

@@ -101,8 +101,8 @@ class ClassificationSettings(Section):
     flip: bool = setting(True, "false for digits and letters")
     stage_schedule: Literal["sequential", "cyclic"] = setting(
         "sequential",
-        "one stage after the other, with an equal part of the rounds, or a different stage "
-        "each round, in turn",
+        "one stage after the other, with equal parts of the rounds, or a different stage each "
+        "round",
     )
 
 
@@ -111,7 +111,7 @@ class SequenceModelSettings(Section):
 
     batch_size: Count = setting(
         50,
-        "sequences, for methods that train with labels. The last batch of an epoch may be smaller",
+        "sequences per step, for methods that train with labels",
     )
 
 

@@ -83,8 +83,7 @@ class NodesSettings(Section):
     bind_names: bool = setting(
         True,
         "a deployed node's name belongs to [the key that first came with "
-        "it](deployment.md#names-and-keys). Set false if nodes have no keys, as Flower then "
-        "makes a new one at each start",
+        "it](deployment.md#names-and-keys). Set false if nodes have no keys",
     )
 
     @model_validator(mode="after")
@@ -162,27 +161,24 @@ class Settings(Section):
     seed: CountOrZero = setting(0, "the same seed gives the same results")
     rounds: Count = setting(
         40,
-        "the most rounds, without the encoder's. Closed forms need one, or on images one per stage",
+        "most rounds, without the encoder's. Closed forms need one, or on images one per stage",
     )
     local_epochs: Count = setting(
         1,
-        "epochs that a client trains per round (without effect in `fed-react`, `ifca`, "
-        "`flsc`, `gldp`)",
+        "epochs per round (without effect in `fed-react`, `ifca`, `flsc`, `gldp`)",
     )
     participation: ShareOrOne = setting(
         1.0,
-        "share of the clients asked per round (α). Methods that average no model also ask all "
-        "new clients, and closed forms ask everyone",
+        "share of the clients asked per round (α). Methods that average no model also ask new "
+        "clients, and closed forms all",
     )
     evaluate_every: Count = setting(
         1,
-        "rounds between evaluations. The last round is always evaluated, and the encoder's "
-        "rounds never",
+        "rounds between evaluations. The last round is always evaluated",
     )
     patience: CountOrZero = setting(
         0,
-        "stop after this many evaluations without a lower validation error, the median over "
-        "clients (0: never)",
+        "stop after this many evaluations without a lower median validation error (0: never)",
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",
@@ -190,13 +186,13 @@ class Settings(Section):
     )
     device: Device = setting(
         "cpu",
-        "where nodes train. `auto` is a GPU if there is one, which simulated nodes share",
+        "where nodes train. `auto` is a GPU if there is one",
         DEVICES,
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
         "float32",
-        "on a GPU, `tf32` multiplies with 10 bits of mantissa. With `bfloat16` encoders "
-        "compute in mixed precision, on a CPU too",
+        "on a GPU, `tf32` multiplies with 10 bits of mantissa. `bfloat16` is mixed precision "
+        "in encoders",
     )
     threads: Count = setting(
         1,
@@ -204,13 +200,13 @@ class Settings(Section):
     )
     cohort_size: CountOrZero = setting(
         0,
-        "clients trained in one vectorised step, which affects speed and not results (0: 16 "
-        "on a CPU, as many as fit on a GPU)",
+        "clients trained in one vectorised step, which changes only the speed (0: 16 on a CPU,"
+        " as many as fit on a GPU)",
     )
     method_settings: SerializeAsAny[Section] = Field(
         default=Section(),
-        description="the method's table, such as `[fuels]`; for `flwr run` [as one text]"
-        "(#the-methods-table), which may include `[encoder]` and `[graph]`",
+        description="the method's table, such as `[fuels]`, for `flwr run` [as one "
+        "text](#the-methods-table)",
         json_schema_extra={"allowed": "what the method's record declares"},
     )
     data: DataSettings = DataSettings()

@@ -9,6 +9,7 @@ says which is out of date.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def pyproject_tables() -> str:
 
 
 def docs_tables() -> str:
-    """Return Markdown tables of all keys, by subject, with the methods' own keys last."""
+    """Return Markdown lists of all keys, by subject, with the methods' own keys last."""
     tables: dict[str, type[Section]] = {}
     for method in METHODS.values():
         tables.setdefault(method.table_name, method.settings)
@@ -76,18 +77,26 @@ def docs_tables() -> str:
         title = _FIRST_TITLE if key in _FIRST_KEYS else _SUBJECTS[key.rpartition(".")[0]]
         rows[title].append(_row(key, field))
     rows[_METHODS_TITLE] += [_row(key, field) for key, field in methods]
-    head = ["| setting and default | meaning |", "|---|---|"]
-    return "\n".join("\n".join([f"## {title}", "", *head, *rows[title], ""]) for title in rows)
+    return "\n".join("\n".join([f"## {title}", "", *rows[title], ""]) for title in rows)
 
 
 def _row(key: str, field: FieldInfo) -> str:
-    """Return the row of a Markdown table for this key, without ranges that go without saying."""
+    """Return the item of a Markdown list for this key, without ranges that go without saying."""
     values = allowed(field)
     if field.annotation is bool or values in ("≥ 0", "≥ 1", "> 0") or values[:1].isalpha():
         values = ""  # the meaning says it
     default = _toml_value(field).strip('"')
-    meaning = ": ".join(filter(None, (values, field.description))).replace("|", r"\|")
-    return f"| `{key}={default}` | {meaning} |"
+    return f"- `{key}={default}`{_alternatives(default, values)}: {field.description}"
+
+
+def _alternatives(default: str, values: str) -> str:
+    """Return the allowed values as they follow the default: "", other choices, or a range."""
+    if (code := re.fullmatch("`([^`]+)`", values)) and default in code[1].split():
+        *first, last = (f"`{choice}`" for choice in code[1].split() if choice != default)
+        return f"{''.join(f', {choice}' for choice in first)} or {last}"
+    if values[:1] in ("(", "["):
+        return f" in {values}"
+    return f" ({values})" if values else ""
 
 
 def allowed(field: FieldInfo) -> str:

@@ -16,7 +16,7 @@ class FineTunedSettings(fedavg.FedAvgSettings):
     """``[fedavg]`` with at least one epoch."""
 
     fine_tune_epochs: Annotated[Count, BeforeValidator(lambda epochs: epochs or 1)] = setting(
-        1, "epochs of a client on its own data before evaluation (0: none, with `fedavg-ft` 1)"
+        1, "epochs on a client's own data before evaluation (0: none, with `fedavg-ft` 1)"
     )
 
 

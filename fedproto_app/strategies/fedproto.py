@@ -43,7 +43,8 @@ class FedProtoSettings(Section):
     prototype_weight: NonNegative = setting(1.0, "λ (1 in Tan et al. 2022)")
     inference: Literal["prototypes", "head"] = setting(
         "prototypes",
-        "classes by the nearest global prototype or by the head. Series always use the head",
+        "whether the nearest global prototype or the head predicts classes. The head always "
+        "predicts series",
     )
 
 

@@ -23,8 +23,9 @@ class AnalyticSettings(Section):
 
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "each client's own solution, one of all clients, its own pulled towards that, or also "
-        "towards [clients whose classes mean the same](closed-forms.md#clusters)",
+        "`none` is each client's own solution, `federated` one of all clients, `shrunk` its "
+        "own pulled towards that, and `clustered` also towards [clients whose classes mean the"
+        " same](closed-forms.md#clusters)",
     )
     penalty: Positive = setting(
         1.0,

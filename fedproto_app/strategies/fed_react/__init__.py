@@ -43,7 +43,7 @@ class FedReactSettings(Section):
     overlap: Count = setting(2, "clusters that a client of `flsc` belongs to", "1 … `clusters`")
     affect_iterations: Count = setting(5, "iterations at most (Fed-REACT, Algorithm 4)")
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = setting(
-        "kalman", "of a cluster's head over the rounds: none, A1, A2, A3"
+        "kalman", "of a cluster's head over the rounds (`mean` is A1, `forgetting` A2, `kalman` A3)"
     )
     process_variance: Positive = setting(0.01, "initial q of EM")
     measurement_variance: Positive = setting(0.1, "initial r of EM")
