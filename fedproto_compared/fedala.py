@@ -75,7 +75,7 @@ class FedAlaSettings(Section):
     share: ShareOrOne = setting(0.8, "share of its batches that teach it how to mix (s)")
     rate: Positive = setting(1.0, "learning rate of the mixing weights (η)")
     threshold: Positive = setting(
-        0.1, "the first training of the weights ends when ten epochs' losses deviate by less"
+        0.1, "the weights' first training ends when ten epochs' losses deviate by less"
     )
 
 

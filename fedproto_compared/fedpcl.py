@@ -71,10 +71,10 @@ class FedPclSettings(Section):
     temperature: Positive = setting(0.07, "τ")
     contrast_weight: NonNegative = setting(1.0, "weight of the contrast beside the prediction (γ)")
     supervised: bool = setting(
-        True, "false: rounds train by the contrast alone and only fine-tuning uses targets"
+        True, "false trains rounds by the contrast alone, and only fine-tuning uses targets"
     )
     fine_tune_epochs: CountOrZero = setting(
-        1, "epochs of the head on a client's own data before evaluation, with the encoder frozen"
+        1, "epochs of the head before evaluation, with the encoder frozen"
     )
     inference: Literal["prototypes", "head"] = setting(
         "head",

@@ -29,25 +29,25 @@ class AggregationSettings(Section):
     weight_limit: NonNegative = setting(
         5.0,
         "a client counts with [at most this many times](robust.md#what-nodes-declare) the "
-        "median number of train samples (0: any number)",
+        "median number of train samples (0: any)",
         "0, or ≥ 1",
     )
     step_limit: NonNegative = setting(
         3.0,
-        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) to this many "
-        "times the median length of the round before (0: never)",
+        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) to this many times"
+        " the last round's median length (0: never)",
     )
     refuse_opposed: bool = setting(
         False,
-        "with `mean` and `step-limit`, refuse nodes whose step is [opposed to most "
+        "with `step-limit`, refuse nodes whose step is [opposed to most "
         "others'](robust.md#what-nodes-declare), which may be honest",
     )
     most_megabytes: Count = setting(
-        4096, "memory of the server for the models of a round's clients, above which the run stops"
+        4096, "server memory for the models of a round, above which the run stops"
     )
     secure: bool = setting(
         False,
-        "nodes send [masked sums](secure-sum.md), so that the server learns only the total",
+        "nodes send [masked sums](secure-sum.md), so the server learns only the total",
     )
     secure_minimum: Annotated[int, Field(ge=2)] = setting(
         3, "nodes that a masked sum needs. With two, each learns the other's part", "≥ 2"
@@ -94,11 +94,11 @@ class PrivacySettings(Section):
 
     mechanism: Literal["none", "gaussian"] = setting(
         "none",
-        "[Gaussian noise](privacy.md) that a node adds to a client's arrays after clipping, "
-        "for [some methods](privacy.md#what-is-protected)",
+        "[Gaussian noise](privacy.md) on a client's clipped arrays, for [some "
+        "methods](privacy.md#what-is-protected)",
     )
     unit: Unit = setting(
-        "client", "what ε protects: all data of a client, or one sample (`analytic` only)"
+        "client", "ε protects all data of a client, or one sample (`analytic` only)"
     )
     neighbours: Neighbours = setting(
         "remove",
@@ -107,11 +107,10 @@ class PrivacySettings(Section):
     )
     noise_multiplier: NonNegative = setting(
         0.0,
-        "σ, the noise's standard deviation over the most that the unit can change (0: from "
-        "`epsilon`)",
+        "σ, the noise's deviation over the most that the unit can change (0: from `epsilon`)",
     )
     epsilon: NonNegative = setting(
-        0.0, "ε that all planned rounds together spend, which determines σ (0: σ is given)"
+        0.0, "ε of all planned rounds together, which determines σ (0: σ is given)"
     )
     delta: Share = setting(
         1e-5, "δ, which should be below 1 over the number of clients there may ever be"

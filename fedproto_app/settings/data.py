@@ -140,10 +140,9 @@ class PartitionSettings(Section):
     )
     reserve_per_class: CountOrZero = setting(
         0,
-        "train images of each class for `fedic`'s server alone. Methods that are compared "
-        "need the same number",
+        "train images of each class for `fedic`'s server, equal for all compared methods",
     )
-    test_ratio: Positive = setting(0.2, "test images per train image, and validation images too")
+    test_ratio: Positive = setting(0.2, "test and validation images per train image")
     test_mix: Literal["own", "everybody"] = setting(
         "own", "whose mix of classes a client's test images have"
     )
@@ -160,12 +159,10 @@ class SequenceSettings(Section):
     stride: Count = setting(100, "steps from one window to the next")
     target: str = setting(
         "",
-        "column to predict, for `recordings`, or `seconds` for `synthetic-air-writing`",
+        "column to predict for `recordings`, or `seconds` for `synthetic-air-writing`",
         "a column",
     )
-    target_scale: Positive = setting(
-        1.0, "models learn the target divided by this. Errors are in the data's units"
-    )
+    target_scale: Positive = setting(1.0, "models learn the target divided by this")
 
 
 class ClusterSettings(Section):
@@ -185,12 +182,9 @@ class ClusterSettings(Section):
     )
     unlabelled: bool = setting(
         False,
-        "keep the other train sequences of a client [without their "
-        "labels](sequences.md#without-labels)",
+        "keep a client's other train sequences [without labels](sequences.md#without-labels)",
     )
-    renamed: bool = setting(
-        False, "every cluster names the classes differently: its 3 is another's 7"
-    )
+    renamed: bool = setting(False, "every cluster names the classes differently")
 
     @model_validator(mode="after")
     def _clusters_fit_the_clients(self) -> ClusterSettings:
@@ -217,21 +211,19 @@ class DataSettings(Section):
 
     source: Annotated[str, Field(min_length=1)] = setting(
         "synthetic-traffic",
-        "[a file format or generator](your-data.md#formats), one for [images](images.md) or "
-        "[sequences](sequences.md), or your own `package.module:factory`",
+        "[a format or generator](your-data.md#formats) of series, [images](images.md) or "
+        "[sequences](sequences.md), or your `package.module:factory`",
     )
     path: str = setting("", "file or folder of the source", "a path")
     name: PlainName = setting(
-        "", "name of the dataset in tables (default: of the file or source)", PLAIN_NAMES
+        "", "name of the dataset in tables (default: the file's or source's)", PLAIN_NAMES
     )
     period: Count = setting(24, "samples per period (p), also the batch size")
     close_window: Count = setting(3, "newest values that a forecast uses (c)")
-    periodic_window: Count = setting(
-        3, "values one, two, … periods earlier that a forecast uses (q)"
-    )
+    periodic_window: Count = setting(3, "values whole periods earlier that a forecast uses (q)")
     lags: LagList = setting(
         AUTO,
-        "distances in steps of further inputs, such as `48,168`. "
+        "distances of further inputs in steps, such as `48,168`. "
         "[`auto`](your-data.md#from-series-to-samples) adds what the periodic values lack, and"
         " empty adds none",
         "`auto`, numbers between commas",
@@ -239,12 +231,10 @@ class DataSettings(Section):
     horizon: Count = setting(1, "values forecast at once (H)")
     calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
-        "what models see of the time: nothing, the phase of the period, or also the weekday. "
-        "`year` adds the time of the year",
+        "what models see of the time: nothing, the phase of the period, also the weekday, or "
+        "also the time of the year",
     )
-    history: CountOrZero = setting(
-        0, "train only on this many newest periods of the train part (0: on all)"
-    )
+    history: CountOrZero = setting(0, "train only on this many newest periods (0: on all)")
     least_periods: CountOrZero = setting(
         0,
         "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (0: on all)",
@@ -263,8 +253,8 @@ class DataSettings(Section):
     )
     test_start: TestStart = setting(
         "",
-        "where every client's test part begins (default: a share of each series). The "
-        "validation part keeps its share of what is before",
+        "where every client's test part begins (default: by share). The validation part keeps "
+        "its share of what is before",
         "a time as the data write it, or a number of a step",
     )
     scale: ScalePair = setting(
@@ -275,18 +265,18 @@ class DataSettings(Section):
     )
     max_clients: CountOrZero = setting(0, "use only the first clients (0: all)")
     max_steps: CountOrZero = setting(
-        0, "use only the first time steps of series and `recordings` (0: all)"
+        0, "use only the first steps of series and `recordings` (0: all)"
     )
     clients: NameList = setting(
         "",
-        "clients that are used (default: all). On a deployed node only [the site's "
+        "clients to use (default: all). On a deployed node only [the site's "
         "file](#a-nodes-own-settings) decides this and how tables are read",
         NAMES,
     )
     columns: NameList = setting(
         "",
-        "columns of values: one for long tables and folders of series, the inputs in order "
-        "for `sequence-folder` and `recordings`",
+        "columns of values: one for series, the inputs in order for `sequence-folder` and "
+        "`recordings`",
         NAMES,
     )
     known: KnownList = setting(
@@ -334,7 +324,7 @@ class DataSettings(Section):
     )
     time_zone: str = setting(
         "",
-        "zone of local times, such as `Europe/Berlin`, to count in UTC (default: [as "
+        "zone of local times, to count in UTC, such as `Europe/Berlin` (default: [as "
         "written](your-data.md#times-of-day))",
         "a zone of the IANA database",
     )
@@ -344,8 +334,7 @@ class DataSettings(Section):
     )
     missing_values: NameList = setting(
         "",
-        "further numbers or texts that mean a [missing "
-        "value](your-data.md#csv-parquet-and-excel), such as `-999,n.d.`",
+        "further numbers or texts that mean a missing value, such as `-999,n.d.`",
         "numbers or texts between commas",
     )
     repeated: Repeated = setting(
@@ -370,7 +359,7 @@ class DataSettings(Section):
         NAMES,
     )
     corrupt_images: Literal["refuse", "skip"] = setting(
-        "refuse", "end the run at an image that cannot be read, or leave it out"
+        "refuse", "end the run at an unreadable image, or leave it out"
     )
     synthetic: SyntheticSettings = SyntheticSettings()
     partition: PartitionSettings = PartitionSettings()
@@ -551,8 +540,7 @@ class GraphSettings(Section):
     )
     path: str = setting(
         "",
-        "CSV file of the weights (`file`), or of a position per name (`positions`, without it "
-        "names are cells of a grid)",
+        "CSV file of the weights, or of a position per name (without it names are cells of a grid)",
         "a path",
     )
     names: str = setting(
@@ -560,12 +548,8 @@ class GraphSettings(Section):
         "for a `file` without names, a CSV file with them in its header",
         "a path",
     )
-    neighbours: Count = setting(
-        8, "for `profiles`, how many of the most similar clients are neighbours (k)"
-    )
-    noise: NonNegative = setting(
-        0.0, "standard deviation of the noise that a client adds to its profile"
-    )
+    neighbours: Count = setting(8, "for `profiles`, the number of neighbours (k)")
+    noise: NonNegative = setting(0.0, "deviation of the noise that a client adds to its profile")
 
     @model_validator(mode="after")
     def _paths_are_read(self) -> GraphSettings:

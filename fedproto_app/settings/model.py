@@ -57,8 +57,8 @@ class ModelSettings(Section):
     hidden_dim: Count = setting(256, "size of the LSTM's state")
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
-        "factors of the widths before the representation. With several, a client's name and "
-        "the seed [choose its factor](compared.md#models-of-different-widths)",
+        "factors of the widths before the representation. With several, [a client's name and "
+        "the seed choose](compared.md#models-of-different-widths)",
         "numbers > 0 between commas",
     )
     module: str = setting(
@@ -86,7 +86,7 @@ class OptimizerSettings(Section):
     weight_decay: NonNegative = setting(0.0, "for SGD")
     smoothing_window: Count = setting(
         1,
-        "gradients averaged in a step (w of DTSSGD), in every method (1: only the newest)",
+        "gradients averaged in a step (w of DTSSGD), 1 for the newest only",
     )
     smoothing_factor: ShareOrOne = setting(
         0.9, "weight of each older gradient relative to the next (γ)"
@@ -96,13 +96,12 @@ class OptimizerSettings(Section):
 class ClassificationSettings(Section):
     """``[classification]``: batches of labelled images."""
 
-    batch_size: Count = setting(32, "images. The last batch of an epoch may be smaller")
+    batch_size: Count = setting(32, "images per step")
     augment: bool = setting(True, "crop images at random, and mirror them if `flip`")
     flip: bool = setting(True, "false for digits and letters")
     stage_schedule: Literal["sequential", "cyclic"] = setting(
         "sequential",
-        "one stage after the other, with equal parts of the rounds, or a different stage each "
-        "round",
+        "one stage after the other with equal parts of the rounds, or a different stage each round",
     )
 
 
@@ -120,7 +119,7 @@ class EncoderSettings(Section):
 
     path: str = setting(
         "",
-        "a trained encoder instead of phase 1: its file, or the folder of its run",
+        "file or run of a trained encoder, instead of phase 1",
         "a path",
     )
     rounds: CountOrZero = setting(
@@ -131,7 +130,7 @@ class EncoderSettings(Section):
     negatives: Count = setting(10, "negatives per reference (R)")
     negative_terms: Literal["sum", "mean"] = setting(
         "sum",
-        "sum over the negatives (Fed-REACT, eq. 1), or mean (Franceschi et al. 2019)",
+        "of the loss (Fed-REACT, eq. 1; the mean in Franceschi et al. 2019)",
     )
     blocks: Count = setting(10, "blocks of the causal CNN, whose dilation doubles with each")
     channels: Count = setting(40, "channels of all blocks but the last")

@@ -59,7 +59,7 @@ class NodesSettings(Section):
     minimum: Count = setting(1, "nodes needed before the first round. `fedproto run` waits for all")
     names: NodeNames = setting(
         "",
-        "real nodes that are asked and waited for (default: all)",
+        "real nodes to ask and wait for (default: all)",
         NAMES,
     )
     start_deadline: Positive = setting(300.0, "seconds for these to connect and read their data")
@@ -78,11 +78,11 @@ class NodesSettings(Section):
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
-        "clients of one deployed node (0: a quarter of these). Simulated nodes have no limit",
+        "clients of a deployed node (0: a quarter of these)",
     )
     bind_names: bool = setting(
         True,
-        "a deployed node's name belongs to [the key that first came with "
+        "a node's name belongs to [the key that first came with "
         "it](deployment.md#names-and-keys). Set false if nodes have no keys",
     )
 
@@ -108,12 +108,10 @@ class OutputSettings(Section):
         "runs", "folder of the run folders", "a path"
     )
     name: PlainName = setting("", "run folder (default: method-dataset-seed-time)", PLAIN_NAMES)
-    resume: bool = setting(
-        False, "continue the run of this name, which `fedproto run --resume` sets"
-    )
+    resume: bool = setting(False, "continue the run of this name, as `fedproto run --resume` does")
     pictures: bool = setting(
         True,
-        "draw [pictures](artefacts.md#pictures) and write [`report.html`](report.md) at the end",
+        "draw [pictures](artefacts.md#pictures) and write [`report.html`](report.md)",
     )
     tensorboard: bool = setting(
         False, "write [TensorBoard events](export.md#tensorboard) after each round"
@@ -149,8 +147,7 @@ class Settings(Section):
 
     task: Annotated[str, AfterValidator(require_known_task)] = setting(
         FIRST_TASK,
-        "forecasts of series, classes of images, classes of sequences, or a "
-        "number for each sequence",
+        "forecast series, classify images or sequences, or predict a number for each sequence",
         f"`{' '.join(TASKS)}`",
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
@@ -161,7 +158,7 @@ class Settings(Section):
     seed: CountOrZero = setting(0, "the same seed gives the same results")
     rounds: Count = setting(
         40,
-        "most rounds, without the encoder's. Closed forms need one, or on images one per stage",
+        "most rounds, without the encoder's. Closed forms need one, or one per stage of images",
     )
     local_epochs: Count = setting(
         1,
@@ -174,11 +171,11 @@ class Settings(Section):
     )
     evaluate_every: Count = setting(
         1,
-        "rounds between evaluations. The last round is always evaluated",
+        "rounds between evaluations, besides that of the last round",
     )
     patience: CountOrZero = setting(
         0,
-        "stop after this many evaluations without a lower median validation error (0: never)",
+        "end after this many evaluations without a lower median validation error (0: never)",
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",
@@ -191,17 +188,17 @@ class Settings(Section):
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
         "float32",
-        "on a GPU, `tf32` multiplies with 10 bits of mantissa. `bfloat16` is mixed precision "
-        "in encoders",
+        "`tf32` multiplies with 10 bits of mantissa on a GPU, and `bfloat16` is mixed "
+        "precision in encoders",
     )
     threads: Count = setting(
         1,
-        "torch threads of a node's process, and of the server",
+        "torch threads of a node's process and of the server",
     )
     cohort_size: CountOrZero = setting(
         0,
-        "clients trained in one vectorised step, which changes only the speed (0: 16 on a CPU,"
-        " as many as fit on a GPU)",
+        "clients trained in one vectorised step, for speed only (0: 16 on a CPU, as many as "
+        "fit on a GPU)",
     )
     method_settings: SerializeAsAny[Section] = Field(
         default=Section(),

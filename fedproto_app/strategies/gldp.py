@@ -49,17 +49,15 @@ class GldpSettings(Section):
     encoder_epochs: Count = setting(10, "epochs on µ with ν frozen (t), instead of `local-epochs`")
     head_epochs: Count = setting(20, "then epochs on ν with µ frozen (s)")
     balance: ShareOrEither = setting(0.5, "λ. 1 uses only local prototypes, 0 only global ones")
-    memory: ShareOrEither = setting(
-        0.5, "share of the old prototypes in the moving averages of clients and server (β)"
-    )
+    memory: ShareOrEither = setting(0.5, "share of the old prototypes in the moving averages (β)")
     relations: bool = setting(True, "false: ablation without both prototype losses")
     local_relation: Literal["embedding", "prediction"] = setting(
         "embedding", "GLDP, eq. 7 or GLDP, eq. 8"
     )
     prototype_encoder: Literal["own", "shared"] = setting(
         "own",
-        "prototypes come from the client's encoder after training (GLDP, eq. 6), or from the "
-        "shared one as received",
+        "prototypes come from the client's trained encoder (GLDP, eq. 6), or from the shared "
+        "one as received",
     )
     inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
         "local-prototypes", "what the main accuracies use. All three are reported"

@@ -17,8 +17,7 @@ class CnfgnnSettings(Section):
     hidden: Count = setting(64, "length of g and of the paper's encoding")
     server_epochs: CountOrZero = setting(
         1,
-        "epochs of the graph network over the train time steps, each round (R_s). 0: none, "
-        "and g = 0",
+        "epochs of the graph network per round (R_s). 0: none, and g = 0",
     )
     server_batch: Count = setting(48, "time steps per step of the graph network")
     server_rate: Positive = setting(1e-3, "learning rate of its Adam")

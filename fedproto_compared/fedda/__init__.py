@@ -33,17 +33,17 @@ class FedDaSettings(Section):
     )
     cluster_anchor: Literal["last", "quasi-global"] = setting(
         "last",
-        "where a cluster's model starts: its last one, or always the quasi-global one, as in "
-        "the authors' program",
+        "where a cluster's model starts: its last one, or the quasi-global one as in the "
+        "authors' program",
     )
     statistics_noise: NonNegative = setting(
-        0.0, "standard deviation of the noise that a client adds to its statistics"
+        0.0, "deviation of the noise that a client adds to its statistics"
     )
     warm_up_epochs: CountOrZero = setting(150, "epochs of the quasi-global model at the server")
     warm_up_share: ShareOrOne = setting(1.0, "share of the statistics' windows for them (φ)")
     warm_up_batch_size: Count = setting(64, "windows per step")
     warm_up_rate: Positive = setting(
-        0.001, "Adam's learning rate, a tenth after 1/2 of the epochs and again after 3/4"
+        0.001, "Adam's learning rate, a tenth after 1/2 and again after 3/4 of the epochs"
     )
 
 

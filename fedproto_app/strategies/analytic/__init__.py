@@ -40,18 +40,18 @@ class AnalyticSettings(Section):
     eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
-        "random filters of images (8 values each), or random kernels of sequences (2 each)",
+        "random filters of images (8 values each) or kernels of sequences (2 each)",
         f"1 … {MOST_FEATURES}",
     )
     prior: Prior = setting(
         "own",
-        "class frequencies of a client with its own solution: its own, or equal, which finds "
-        "rare classes more often",
+        "class frequencies of a client's own solution: its own, or equal, which finds rare "
+        "classes more often",
     )
 
     guess_rounds: CountOrZero = setting(
         0,
-        "further rounds in which clients guess the classes of [unlabelled "
+        "further rounds in which clients guess classes of [unlabelled "
         "sequences](closed-forms.md#sequences-without-a-label)",
     )
 

@@ -44,7 +44,7 @@ class FuelsSettings(Section):
     filter_rate: Positive = setting(1.0, "learning rate of W, relative to the optimiser's")
     comparison: Literal["jsd", "random"] = setting(
         "jsd",
-        "positive clients by JSD and β, or as many drawn once from the seed (a control)",
+        "positive clients by JSD and β, or as many random ones as a control",
     )
     renew_optimizer: bool = setting(
         False, "reset a client's optimiser after its first round with guidance"
@@ -55,7 +55,8 @@ class FuelsSettings(Section):
     )
     noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
         "none",
-        "added to the prototypes sent, from the run's seed. It guarantees no [privacy](privacy.md)",
+        "noise on the prototypes sent, from the run's seed, without guaranteed "
+        "[privacy](privacy.md)",
     )
     noise_scale: Positive = setting(
         1.0, "standard deviation, Laplace's b, or the exponential's mean"

@@ -17,17 +17,15 @@ class KindredSettings(Section):
 
     sharing: Literal["kin", "common", "groups", "random", "none"] = setting(
         "kin",
-        "whose data support a client's: similar clients, all others, all others and [the "
-        "client's group](closed-forms.md#groups), random clients (a control), or nobody",
+        "whose data support a client's: similar clients, all, all and [its "
+        "group](closed-forms.md#groups), random clients (a control), or nobody",
     )
     features: CountOrZero = setting(100, "random waves at each of two scales (0: linear)")
     temperature: Positive = setting(
         0.5,
         "how far similarity reaches, in medians of the divergence. Equal weights are tried too",
     )
-    eta: Positive = setting(
-        0.2, "how much a client trusts its validation samples (η). 1: as if they were independent"
-    )
+    eta: Positive = setting(0.2, "trust in validation samples (η), 1 as if they were independent")
     smallest_penalty: Positive = setting(1e-4, "smallest penalty λ tried")
     largest_penalty: Positive = setting(1.0, "largest penalty λ tried", "> `smallest-penalty`")
     penalty_steps: Annotated[int, Field(ge=2, le=10)] = setting(
