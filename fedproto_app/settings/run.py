@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from fedproto_app.core.method import Pretraining
-from fedproto_app.core.methods import METHODS, method_named, require_known, response_phases
+from fedproto_app.core.methods import method_named, require_known, response_phases
 from fedproto_app.core.randomness import stream_seed
 from fedproto_app.core.section import (
     DEVICES,
@@ -152,8 +152,8 @@ class Settings(Section):
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
         FIRST_METHOD,
-        "[which method fits](methods.md), or [your own](extending.md#your-own-method)",
-        f"`{' '.join(METHODS)}`, or `package.module:METHOD`",
+        "[a method](methods.md), or [your own](extending.md#your-own-method) as `package.module:METHOD`",
+        "a name",
     )
     seed: CountOrZero = setting(0, "the same seed gives the same results")
     rounds: Count = setting(
