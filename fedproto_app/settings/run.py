@@ -152,7 +152,8 @@ class Settings(Section):
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
         FIRST_METHOD,
-        "[a method](methods.md), or [your own](extending.md#your-own-method) as `package.module:METHOD`",
+        "[a method](methods.md), or [your own](extending.md#your-own-method) as "
+        "`package.module:METHOD`",
         "a name",
     )
     seed: CountOrZero = setting(0, "the same seed gives the same results")
