@@ -130,7 +130,8 @@ class EncoderSettings(Section):
     negatives: Count = setting(10, "negatives per reference (R)")
     negative_terms: Literal["sum", "mean"] = setting(
         "sum",
-        "of the loss (Fed-REACT, eq. 1; the mean in Franceschi et al. 2019)",
+        "how negatives count in the loss (Fed-REACT, eq. 1 sums, Franceschi et al. 2019 take "
+        "the mean)",
     )
     blocks: Count = setting(10, "blocks of the causal CNN, whose dilation doubles with each")
     channels: Count = setting(40, "channels of all blocks but the last")
