@@ -668,7 +668,7 @@ FORMS = (
 
 
 READ, NOTED, ASKED, BAD = "Read", "Read, with a note", "Refused in one line", "Not good"
-_FIRST, _LAST = 12, 10  # words of a long message that the page shows
+_FIRST, _LAST = 12, 10  # words of a long refusal that the page shows
 
 
 @dataclass(frozen=True)
@@ -681,13 +681,13 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        """The form's line on the page: an item of a list, or a row with the message."""
+        """The form's line on the page: an item of a list, with the message if it is refused."""
         settings = "".join(f", `--set {key}={value}`" for key, value in self.form.settings.items())
         title = self.form.title + settings
         words = self.says.split()
         if len(words) > _FIRST + _LAST + 2:
             words[_FIRST:-_LAST] = ["…"]
-        return f"| {title} | {' '.join(words)} |" if words else f"- {title}"
+        return f"- {title}" if self.grade in (READ, NOTED) else f"| {title} | {' '.join(words)} |"
 
 
 def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
@@ -763,7 +763,7 @@ def lines_of(outcomes: list[Outcome]) -> list[str]:
     lines: list[str] = []
     for grade in (READ, NOTED, ASKED, BAD):
         rows = [outcome.line for outcome in outcomes if outcome.grade == grade]
-        head = [] if grade == READ else ["| form | message |", "| --- | --- |"]
+        head = [] if grade in (READ, NOTED) else ["| form | message |", "| --- | --- |"]
         if rows:
             lines += ["", f"## {grade} ({len(rows)})", "", *head, *rows]
     return lines[1:]

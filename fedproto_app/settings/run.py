@@ -168,7 +168,7 @@ class Settings(Section):
     participation: ShareOrOne = setting(
         1.0,
         "share of the clients asked per round (α). Methods that average no model also ask new "
-        "clients, and closed forms all",
+        "clients, and closed forms ask all",
     )
     evaluate_every: Count = setting(
         1,

@@ -27,7 +27,8 @@ class FedReactSettings(Section):
     penalty: Positive = setting(1.0, "weight of errors against the head's norm: the SVM's C")
     clustering: Literal["evolutionary", "snapshot"] = setting(
         "evolutionary",
-        "with the past (Fed-REACT, Algorithm 2) or of the round alone (Fed-REACT, Algorithm 3)",
+        "clusters that remember the past (Fed-REACT, Algorithm 2), or of the round alone "
+        "(Fed-REACT, Algorithm 3)",
     )
     similarity: HeadSimilarity = setting(
         "cosine",
@@ -43,7 +44,9 @@ class FedReactSettings(Section):
     overlap: Count = setting(2, "clusters that a client of `flsc` belongs to", "1 … `clusters`")
     affect_iterations: Count = setting(5, "iterations at most (Fed-REACT, Algorithm 4)")
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = setting(
-        "kalman", "of a cluster's head over the rounds (`mean` is A1, `forgetting` A2, `kalman` A3)"
+        "kalman",
+        "smoothing of a cluster's head over the rounds (`mean` is A1, `forgetting` A2, "
+        "`kalman` A3)",
     )
     process_variance: Positive = setting(0.01, "initial q of EM")
     measurement_variance: Positive = setting(0.1, "initial r of EM")
