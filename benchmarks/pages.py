@@ -157,7 +157,7 @@ def section_of(files: Mapping[str, Path], shown: Shown) -> list[str]:
 
 
 def _note(files: Mapping[str, Path], tables: Mapping[str, Lines]) -> str:
-    """Return a paragraph that links the files, and says which runs they summarise."""
+    """Return a paragraph that links the files, and says which runs they summarise, of which days."""
     origins, made = [], Provenance(frozenset(), frozenset(), frozenset())
     for heading, table in tables.items():
         link = f"all {len(table) - 1} rows](tables/{files[heading].name})"
@@ -166,7 +166,7 @@ def _note(files: Mapping[str, Path], tables: Mapping[str, Lines]) -> str:
         origins.append(f"{link}: {origin}.")
         for text in {row[-1] for row in table[1:]}:
             made |= Provenance.parsed(text)
-    return " ".join([*origins, *([f"Made {made.text()}."] if made.dates else [])])
+    return " ".join([*origins, *([f"Made {made.days}."] if made.dates else [])])
 
 
 def merge(present: Lines, new: Lines, keys: int = 1) -> tuple[Lines, list[str]]:
@@ -238,10 +238,13 @@ class Provenance(NamedTuple):
     versions: frozenset[str]
     machines: frozenset[str]
 
+    @property
+    def days(self) -> str:
+        return " to ".join(sorted({min(self.dates), max(self.dates)}))
+
     def text(self) -> str:
-        days = " to ".join(sorted({min(self.dates), max(self.dates)}))
         versions = f" with {', '.join(sorted(self.versions))}" if self.versions else ""
-        return f"{days}{versions} on {' and '.join(sorted(self.machines)) or 'a machine'}"
+        return f"{self.days}{versions} on {' and '.join(sorted(self.machines)) or 'a machine'}"
 
     @staticmethod
     def parsed(text: str) -> Provenance:

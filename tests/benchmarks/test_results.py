@@ -327,7 +327,7 @@ def test_a_section_shows_a_part_of_files_side_by_side(tmp_path: Path) -> None:
     note = [
         "",
         "x ([all 1 rows](tables/x.csv)): a run. y ([all 2 rows](tables/y.csv)): a run, and two. "
-        "Made 2026-01-02 to 2026-02-03 with torch 1 on X and Y.",
+        "Made 2026-01-02 to 2026-02-03.",
     ]
     assert section_of(files, Shown(["B", "A"], ["MSE"], means=True)) == [
         "| method | x | y |", "| --- | ---: | ---: |", "| B | - | 3 |", "| A | 1 | 4 |", *note,
