@@ -157,16 +157,22 @@ def section_of(files: Mapping[str, Path], shown: Shown) -> list[str]:
 
 
 def _note(files: Mapping[str, Path], tables: Mapping[str, Lines]) -> str:
-    """Return a paragraph that links the files, and says which runs they summarise, of which days."""
-    origins, made = [], Provenance(frozenset(), frozenset(), frozenset())
-    for heading, table in tables.items():
-        link = f"all {len(table) - 1} rows](tables/{files[heading].name})"
-        origin = ", and ".join(dict.fromkeys(row[-2] for row in table[1:]))
-        link = f"{heading} ([{link})" if len(tables) > 1 else f"[A{link[1:]}"
-        origins.append(f"{link}: {origin}.")
-        for text in {row[-1] for row in table[1:]}:
-            made |= Provenance.parsed(text)
-    return " ".join([*origins, *([f"Made {made.days}."] if made.dates else [])])
+    """Return a paragraph that links the files and says on which days their runs were made.
+
+    Of a single file it also says which runs it summarises, as the files themselves do.
+    """
+    links = {heading: f"tables/{file.name}" for heading, file in files.items()}
+    if len(tables) > 1:
+        parts = [f"[{heading}]({link})" for heading, link in links.items()]
+        note = f"All rows and their commands: {', '.join(parts)}."
+    else:
+        [link], [table] = links.values(), tables.values()
+        runs = ", and ".join(dict.fromkeys(row[-2] for row in table[1:]))
+        note = f"[All {len(table) - 1} rows]({link}): {runs}."
+    made = Provenance(frozenset(), frozenset(), frozenset())
+    for text in {row[-1] for table in tables.values() for row in table[1:]}:
+        made |= Provenance.parsed(text)
+    return f"{note} Made {made.days}." if made.dates else note
 
 
 def merge(present: Lines, new: Lines, keys: int = 1) -> tuple[Lines, list[str]]:

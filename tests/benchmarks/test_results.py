@@ -326,7 +326,7 @@ def test_a_section_shows_a_part_of_files_side_by_side(tmp_path: Path) -> None:
     write_table(files["y"], [head, more, ["A", "4", "7", "two", "2026-01-05 on Y"]])
     note = [
         "",
-        "x ([all 1 rows](tables/x.csv)): a run. y ([all 2 rows](tables/y.csv)): a run, and two. "
+        "All rows and their commands: [x](tables/x.csv), [y](tables/y.csv). "
         "Made 2026-01-02 to 2026-02-03.",
     ]
     assert section_of(files, Shown(["B", "A"], ["MSE"], means=True)) == [
