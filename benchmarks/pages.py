@@ -159,16 +159,16 @@ def section_of(files: Mapping[str, Path], shown: Shown) -> list[str]:
 def _note(files: Mapping[str, Path], tables: Mapping[str, Lines]) -> str:
     """Return a paragraph that links the files and says on which days their runs were made.
 
-    Of a single file it also says which runs it summarises, as the files themselves do.
+    If all rows of a single file have the same origin, it is named too.
     """
-    links = {heading: f"tables/{file.name}" for heading, file in files.items()}
+    runs = {row[-2] for table in tables.values() for row in table[1:]}
     if len(tables) > 1:
-        parts = [f"[{heading}]({link})" for heading, link in links.items()]
-        note = f"All rows and their commands: {', '.join(parts)}."
+        links = (f"[{heading}](tables/{file.name})" for heading, file in files.items())
+        note = f"All rows and their commands: {', '.join(links)}."
     else:
-        [link], [table] = links.values(), tables.values()
-        runs = ", and ".join(dict.fromkeys(row[-2] for row in table[1:]))
-        note = f"[All {len(table) - 1} rows]({link}): {runs}."
+        [file], [table] = files.values(), tables.values()
+        note = f"[All {len(table) - 1} rows](tables/{file.name})"
+        note += f": {runs.pop()}." if len(runs) == 1 else " and their commands."
     made = Provenance(frozenset(), frozenset(), frozenset())
     for text in {row[-1] for table in tables.values() for row in table[1:]}:
         made |= Provenance.parsed(text)
