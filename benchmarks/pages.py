@@ -157,16 +157,22 @@ def section_of(files: Mapping[str, Path], shown: Shown) -> list[str]:
 
 
 def _note(files: Mapping[str, Path], tables: Mapping[str, Lines]) -> str:
-    """Return a paragraph that links the files, and says which runs they summarise."""
-    origins, made = [], Provenance(frozenset(), frozenset(), frozenset())
-    for heading, table in tables.items():
-        link = f"all {len(table) - 1} rows](tables/{files[heading].name})"
-        origin = ", and ".join(dict.fromkeys(row[-2] for row in table[1:]))
-        link = f"{heading} ([{link})" if len(tables) > 1 else f"[A{link[1:]}"
-        origins.append(f"{link}: {origin}.")
-        for text in {row[-1] for row in table[1:]}:
-            made |= Provenance.parsed(text)
-    return " ".join([*origins, *([f"Made {made.text()}."] if made.dates else [])])
+    """Return a paragraph that links the files and says on which days their runs were made.
+
+    If all rows of a single file have the same origin, it is named too.
+    """
+    runs = {row[-2] for table in tables.values() for row in table[1:]}
+    if len(tables) > 1:
+        links = (f"[{heading}](tables/{file.name})" for heading, file in files.items())
+        note = f"All rows and their commands: {', '.join(links)}."
+    else:
+        [file], [table] = files.values(), tables.values()
+        note = f"[All {len(table) - 1} rows](tables/{file.name})"
+        note += f": {runs.pop()}." if len(runs) == 1 else " and their commands."
+    made = Provenance(frozenset(), frozenset(), frozenset())
+    for text in {row[-1] for table in tables.values() for row in table[1:]}:
+        made |= Provenance.parsed(text)
+    return f"{note} Made {made.days}." if made.dates else note
 
 
 def merge(present: Lines, new: Lines, keys: int = 1) -> tuple[Lines, list[str]]:
@@ -238,10 +244,13 @@ class Provenance(NamedTuple):
     versions: frozenset[str]
     machines: frozenset[str]
 
+    @property
+    def days(self) -> str:
+        return " to ".join(sorted({min(self.dates), max(self.dates)}))
+
     def text(self) -> str:
-        days = " to ".join(sorted({min(self.dates), max(self.dates)}))
         versions = f" with {', '.join(sorted(self.versions))}" if self.versions else ""
-        return f"{days}{versions} on {' and '.join(sorted(self.machines)) or 'a machine'}"
+        return f"{self.days}{versions} on {' and '.join(sorted(self.machines)) or 'a machine'}"
 
     @staticmethod
     def parsed(text: str) -> Provenance:

@@ -1,4 +1,4 @@
-"""docs/privacy.md: what clients gain from each other's solutions, clipped and with noise.
+"""docs/solutions.csv: what clients gain from each other's solutions, clipped and with noise.
 
     python -m benchmarks.solution_noise             # all cells, half an hour of one core
     python -m benchmarks.solution_noise milano-7    # one
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks.history_results import Client, joined, priors_of
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.pages import ROOT, with_origin, write_table
 from benchmarks.parts import parser_of, require_names
 from benchmarks.sharing_results import SETS, geometric, guidances_of, series_of, settings_in
 from fedproto_app.core.messages import Arrays, Guidance
@@ -40,7 +40,7 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.trust.masks import fewest
 from fedproto_app.trust.privacy_loss import clipped_rows, multiplier_for
 
-PAGE, MAKER = ROOT / "docs" / "privacy.md", "benchmarks.solution_noise"
+FILE = ROOT / "docs" / "solutions.csv"
 OUTPUT = ROOT / "runs" / "results" / "solutions"
 CELLS = {  # data, periods of training, numbers of clients
     "milano-7": ("milano", 7, (25,)),
@@ -164,9 +164,9 @@ def main() -> None:
         for number, figures in zip(numbers, rows, strict=False):
             shown = [f"{figure:.3f}" for figure in figures]
             lines.append([f"{name}, {periods}", str(number), *shown])
-    note = f"`python -m {MAKER}`: one step ahead, δ = 10⁻⁵, {DRAWS} draws, seed 0; "
-    note += f"{date.today().isoformat()}; {processors()}."
-    write_section(PAGE, "solutions", MAKER, [*table_texts(lines), "", note])
+    runs = f"one step ahead, δ = 10⁻⁵, {DRAWS} draws, seed 0"
+    made = f"{date.today().isoformat()} on {processors()}"
+    write_table(FILE, with_origin(lines, runs, made))
 
 
 if __name__ == "__main__":

@@ -178,6 +178,7 @@ def _record(kind: type[_Fields], message: object, **changed: object) -> ConfigRe
     """Return the message's fields as JSON in a record; its reader validates the values."""
     unchanged = (name for name in kind.model_fields if name not in changed)
     fields = {name: getattr(message, name) for name in unchanged} | changed
+    # In bytes, because Flower's ConfigRecord.count_bytes fails on an empty text or list.
     return ConfigRecord({JSON: kind.model_construct(**fields).model_dump_json().encode()})
 
 
