@@ -12,10 +12,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 Result = TypeVar("Result")
 
 # For `python -c`: the command line with this tree's code, without an installed program.
 PROGRAM = "from fedproto_app.cli.main import main; main()"
+
+
+def geometric_mean(values: ArrayLike) -> float:
+    """Return the geometric mean of ratios, NaN without any."""
+    ratios = np.asarray(values, dtype=np.float64)
+    return float(np.exp(np.log(ratios).mean())) if ratios.size else np.nan
 
 
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:

@@ -33,18 +33,19 @@ from benchmarks.pages import (
     Lines,
     Shown,
     data_root,
+    picture,
     publish,
     with_origin,
     write_section,
 )
-from benchmarks.parts import parser_of, require_names
+from benchmarks.parts import geometric_mean, parser_of, require_names
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, parts_of
 from fedproto_app.report.comparison import percent_gain
-from fedproto_app.report.drawing import STYLE, look
+from fedproto_app.report.drawing import look
 from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
 from fedproto_app.settings import AggregationSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
@@ -238,10 +239,6 @@ def ratio(errors: Errors, method: str, rival: str) -> NDArray[np.float64]:
     return result
 
 
-def geometric(ratios: NDArray[np.float64]) -> float:
-    return float(np.exp(np.log(ratios).mean()))
-
-
 def lines_of(cells: Sequence[dict[str, Any]]) -> Lines:
     titles = [*KEYS, "clients", "test part", "MAE gain", "95% CI"]
     lines = [[*titles, "better off", "finding", RATIO, "all alike"]]
@@ -255,8 +252,8 @@ def lines_of(cells: Sequence[dict[str, Any]]) -> Lines:
             " to ".join(map(percent_gain, reversed(interval))) if interval else UNKNOWN,
             f"{gain.better / len(gain.ratios):.0%}",
             gain.finding.value,
-            f"{geometric(ratio(errors, KINDRED, ALONE)):.3f}",
-            f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
+            f"{geometric_mean(ratio(errors, KINDRED, ALONE)):.3f}",
+            f"{geometric_mean(ratio(errors, ALIKE, ALONE)):.3f}",
         ]
         lines.append(row)
     return lines
@@ -272,7 +269,7 @@ def masked_lines_of(cells: Sequence[dict[str, Any]]) -> Lines:
     for cell in cells:
         errors = cell["errors"]
         ratios = [
-            f"{geometric(ratio(errors, method, ALONE)):.3f}" if method in errors else UNKNOWN
+            f"{geometric_mean(ratio(errors, method, ALONE)):.3f}" if method in errors else UNKNOWN
             for method in (KINDRED, ALIKE, GROUPS)
         ]
         lines.append([*key_of(cell), str(len(errors[ALONE])), *ratios])
@@ -308,8 +305,8 @@ def summary_of(lines: Lines) -> str:
         times = Counter(cell["finding"] for cell in chosen)
         ratios = np.array([float(cell[RATIO]) for cell in chosen])
         texts.append(
-            f"{title} Kindred has {geometric(ratios):.3f} of the local model's MSE on average over "
-            f"{len(chosen)} cells, and {ratios.max():.3f} in the worst. It pays in "
+            f"{title} Kindred has {geometric_mean(ratios):.3f} of the local model's MSE on average "
+            f"over {len(chosen)} cells, and {ratios.max():.3f} in the worst. It pays in "
             f"{times[Finding.PAYS.value]}, makes no difference in "
             f"{times[Finding.NO_DIFFERENCE.value]}, harms in {times[Finding.HARMS.value]} and is "
             f"open in {times[Finding.OPEN.value]}."
@@ -319,15 +316,11 @@ def summary_of(lines: Lines) -> str:
 
 def draw(lines: Lines, file: Path) -> None:
     """Draw the gain of every cell, with its interval, a panel for each kind of horizon."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     head, *rows = lines
     cells = [dict(zip(head, row, strict=True)) for row in rows]
     names = list(dict.fromkeys(cell["data"] for cell in cells))
     periods = list(dict.fromkeys(cell["periods"] for cell in cells))
-    with rc_context(STYLE | {"svg.hashsalt": "sharing", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(10, 4.6), layout="constrained")
+    with picture(file, 10, 4.6) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for cell in cells:
             number = periods.index(cell["periods"])
@@ -347,7 +340,6 @@ def draw(lines: Lines, file: Path) -> None:
         panels[0].invert_yaxis()
         labelled = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=len(labelled))
-        figure.savefig(file, metadata={"Date": None})
 
 
 def percent(text: str) -> float:
@@ -403,7 +395,9 @@ def compute(name: str, steps: int) -> None:
         cell |= {"errors": errors, "blocks": blocks}
         cell["made"] = f"{date.today().isoformat()}; {processors()}"
         file.write_text(json.dumps(cell), encoding="utf-8")
-        ratios = [f"{m} {geometric(ratio(errors, m, ALONE)):.3f}" for m in errors if m != ALONE]
+        ratios = [
+            f"{m} {geometric_mean(ratio(errors, m, ALONE)):.3f}" for m in errors if m != ALONE
+        ]
         print(f"{name}, {steps} steps, {periods or 'all'} periods:", *ratios, flush=True)
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from benchmarks.leakage.attackers import Estimate, Vectors
@@ -25,9 +23,9 @@ from benchmarks.leakage.membership import Membership, memberships
 from benchmarks.leakage.reconstruction import Reconstruction, profiles, window_from_gradient
 from benchmarks.leakage.victims import REAL, Victims, data_settings
 from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.pages import ROOT, picture, table_texts, write_section
 from benchmarks.parts import parser_of
-from fedproto_app.report.drawing import STYLE, look
+from fedproto_app.report.drawing import look
 
 PAGE, PICTURE = ROOT / "docs" / "leakage.md", ROOT / "docs" / "leakage.svg"
 SHOWN = 3  # clients in the picture
@@ -110,8 +108,7 @@ def draw(figures: Figures, file: Path) -> None:
     """Draw mean days of some clients, and the attacks' guesses."""
     shown = [attack for attack in figures.profiles if attack.drawn]
     hours = np.arange(figures.days.shape[1])
-    with rc_context(STYLE | {"svg.hashsalt": "leakage", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9, 2.8), layout="constrained")
+    with picture(file, 9, 2.8) as figure:
         panels = figure.subplots(1, SHOWN, sharex=True, sharey=True)
         places = np.linspace(0, len(figures.days) - 1, SHOWN).astype(int)
         for axes, client in zip(panels, places, strict=True):
@@ -123,7 +120,6 @@ def draw(figures: Figures, file: Path) -> None:
         panels[0].set_ylabel("mean day, standardised")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.savefig(file, metadata={"Date": None})
 
 
 if __name__ == "__main__":
