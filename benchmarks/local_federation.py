@@ -351,7 +351,7 @@ def node_config(name: str, number: int, nodes: int, state_dir: Path) -> dict[str
     }
 
 
-def with_fault(folder: Path, fault: str, **more: str) -> dict[str, str]:
+def with_fault(folder: Path, fault: str) -> dict[str, str]:
     """Return the environment of a process with a fault of `benchmarks.faults.hook`, or {} without
     one. folder: where a copy of the hook is kept."""
     if not fault:
@@ -359,7 +359,7 @@ def with_fault(folder: Path, fault: str, **more: str) -> dict[str, str]:
     hooks = folder / "hooks"
     hooks.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
-    return {"PYTHONPATH": str(hooks), "FAULT": fault, **more}
+    return {"PYTHONPATH": str(hooks), "FAULT": fault}
 
 
 def _node_config(config: Mapping[str, str | int | float]) -> str:
