@@ -163,7 +163,7 @@ def real_coverage(clients: Sequence[tuple[Floats, Floats]]) -> list[float]:
         judged = np.ones(scores.shape, dtype=bool)
         followed = tracked(half_widths(validation[None]), scores, judged, LEVELS).at
         shares.append([100 * float((scores <= widths).mean()) for widths in followed])
-    return np.mean(shares, axis=0).tolist()
+    return list(map(float, np.mean(shares, axis=0)))
 
 
 def main() -> None:
