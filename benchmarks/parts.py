@@ -61,14 +61,14 @@ def changes_of(settings: Mapping[str, object]) -> list[str]:
 
 
 def wait_until(
-    holds: Callable[[], object], awaited: str, seconds: float, every: float = 0.05
+    holds: Callable[[], object], awaited: str, seconds: float, interval: float = 0.05
 ) -> None:
     """Wait until a condition holds. Raises `TimeoutError` if it does not within so many seconds."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{awaited}: not within {seconds:.0f} s")
-        time.sleep(every)
+        time.sleep(interval)
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = 20.0) -> None:
