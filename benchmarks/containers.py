@@ -153,11 +153,11 @@ class Composed:
     def most_gates(self, process: subprocess.Popen[str]) -> int:
         """Return the most gates that a node had at one time while this process ran."""
         nodes = [self("ps", "-q", f"{site}-clientapp").strip() for site in SITES]
-        most = 0
+        largest = 0
         while process.poll() is None:
-            most = max(most, *map(_gates, nodes))
+            largest = max(largest, *map(_gates, nodes))
             time.sleep(2)
-        return most
+        return largest
 
 
 def _gates(container: str) -> int:
@@ -480,8 +480,8 @@ def enter(file: Path, checks: Sequence[Check]) -> None:
     with file.open(encoding="utf-8", newline="") as opened:
         rows = {row[0]: row for row in list(csv.reader(opened))[1:]}
     for check in checks:
-        made = f"{date.today()}, {machine_line()}"
-        rows[check.name] = [check.name, check.detail, f"{check.seconds:.0f}", made]
+        origin = f"{date.today()}, {machine_line()}"
+        rows[check.name] = [check.name, check.detail, f"{check.seconds:.0f}", origin]
     with file.open("w", encoding="utf-8", newline="") as opened:
         csv.writer(opened, lineterminator="\n").writerows([head, *rows.values()])
 

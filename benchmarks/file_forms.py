@@ -126,13 +126,13 @@ AVERAGED = LOCAL.tz_localize(None).groupby(level=0).mean()
 MONTHS = FRAME[:12].set_axis(pd.Index([f"01/{month:02d}/2024" for month in range(1, 13)]))
 
 
-def _at(times: pd.Index, frame: pd.DataFrame = FRAME) -> pd.DataFrame:
+def _timed(times: pd.Index, frame: pd.DataFrame = FRAME) -> pd.DataFrame:
     """Return the first rows at these times."""
     return frame[: len(times)].set_axis(times)
 
 
 def _days(freq: str, periods: int) -> pd.DataFrame:
-    return _at(pd.date_range("2014-01-01", periods=periods, freq=freq, name="date"))
+    return _timed(pd.date_range("2014-01-01", periods=periods, freq=freq, name="date"))
 
 
 def _dated(frame: pd.DataFrame, form: str) -> pd.DataFrame:
@@ -259,11 +259,11 @@ def _arrays(
     return _file(lambda path: np.savez(path, **arrays), "a.npz")
 
 
-HALF_HOURS = _at(pd.date_range("2024-10-14", periods=len(FRAME), freq="30min", name="time"))
+HALF_HOURS = _timed(pd.date_range("2024-10-14", periods=len(FRAME), freq="30min", name="time"))
 DAILY, MONTH_STARTS = _days("D", 480), _days("MS", 132)
 SHOPS, QUARTERS = DAILY[pd.DatetimeIndex(DAILY.index).day_of_week < 6], _days("QS", 104)
 OF_QUARTERS = pd.PeriodIndex(QUARTERS.index, freq="Q")
-YEARS = _at(pd.Index(range(1900, 2024), name="year")).set_axis(["DE", "NA", "NO"], axis=1)
+YEARS = _timed(pd.Index(range(1900, 2024), name="year")).set_axis(["DE", "NA", "NO"], axis=1)
 LATE = HOURS + pd.to_timedelta(np.random.default_rng(0).choice([0, 0, 1, 2, 4], len(HOURS)), "s")
 EXCEL_DAYS = ((HOURS - pd.Timestamp("1899-12-30")) / pd.Timedelta(days=1)).to_numpy().round(9)
 SUBSET = _long(FRAME)[::97]
@@ -281,22 +281,22 @@ LOGGER = (
     '"TOA5","st7","CR1000","77","OS.32","CPU:x.CR1","9","hourly"\n"TIMESTAMP","north","south","west"\n'
     '"TS","kW","kW","kW"\n"","Avg","Avg","Avg"\n' + FRAME.to_csv(header=False)
 )
-COUNTED = "data.time-unit=step"
+AS_STEPS = "data.time-unit=step"
 LINES = FRAME.to_csv(lineterminator="\n").splitlines()
 
 # Situations that people report of tools like this, with files of our making.
 REPORTED = (
-    Form("months, dated on the 1st", _rows(MONTH_STARTS), MONTH_STARTS, refusal=COUNTED),
-    Form("months: `2014-01`", _rows(_dated(MONTH_STARTS, "%Y-%m")), MONTH_STARTS, refusal=COUNTED),
+    Form("months, dated on the 1st", _rows(MONTH_STARTS), MONTH_STARTS, refusal=AS_STEPS),
+    Form("months: `2014-01`", _rows(_dated(MONTH_STARTS, "%Y-%m")), MONTH_STARTS, refusal=AS_STEPS),
     Form(
         "quarters: `1998Q1`, with other names",
-        _rows(_at(OF_QUARTERS.astype(str)), "region", "quarter", "visitors"),
+        _rows(_timed(OF_QUARTERS.astype(str)), "region", "quarter", "visitors"),
         QUARTERS,
-        refusal=COUNTED,
+        refusal=AS_STEPS,
     ),
     Form("shops that are closed on Sundays", _csv(_dated(SHOPS, "%d.%m.%Y"), sep=";"), SHOPS),
     Form("years, and a country `NA`", _rows(YEARS, "country", "year", "tonnes"), YEARS),
-    Form("a logger that is late by seconds", _rows(_at(LATE)), FRAME, note="rounded"),
+    Form("a logger that is late by seconds", _rows(_timed(LATE)), FRAME, note="rounded"),
     Form(
         "meters: `Null`, blanks, `.0000000`, a stray row and a row twice",
         _csv(_meters(), index=False),
@@ -340,7 +340,7 @@ REPORTED = (
     ),
     Form(
         "Excel's days: `45579.041666667`",
-        _csv(_at(pd.Index(EXCEL_DAYS, name="Datum")), sep=";"),
+        _csv(_timed(pd.Index(EXCEL_DAYS, name="Datum")), sep=";"),
         note="Excel's days",
     ),
     Form(
@@ -430,10 +430,12 @@ REPORTED = (
     Form(
         "`date,store,sales`, stores 1 to 3",
         _csv(
-            _long(_at(DAILY.index, STORES), "store", "date", "sales")[["date", "store", "sales"]],
+            _long(_timed(DAILY.index, STORES), "store", "date", "sales")[
+                ["date", "store", "sales"]
+            ],
             index=False,
         ),
-        _at(DAILY.index, STORES),
+        _timed(DAILY.index, STORES),
     ),
     Form("pandas' index in the first column", _csv(_long(FRAME)), note="numbers the rows"),
     Form(
@@ -460,13 +462,13 @@ REPORTED = (
         "month ends: `31.01.2014`",
         _csv(_dated(_days("ME", 132), "%d.%m.%Y"), sep=";"),
         _days("ME", 132),
-        refusal=COUNTED,
+        refusal=AS_STEPS,
     ),
     Form(
         "quarters: `1998-Q1`",
-        _csv(_at(OF_QUARTERS.strftime("%Y-Q%q").rename("date"))),
+        _csv(_timed(OF_QUARTERS.strftime("%Y-Q%q").rename("date"))),
         QUARTERS,
-        refusal=COUNTED,
+        refusal=AS_STEPS,
         must=False,
     ),
     Form(
@@ -524,7 +526,9 @@ REPORTED = (
     Form(
         "a row per year: `year,jan,…,dec`",
         _csv(_year_rows()),
-        _at(pd.date_range("1990-01-01", periods=360, freq="MS"))[["north"]].set_axis(["a"], axis=1),
+        _timed(pd.date_range("1990-01-01", periods=360, freq="MS"))[["north"]].set_axis(
+            ["a"], axis=1
+        ),
         refusal="data.unfold=jan,dec",
         answer={"data.unfold": "jan,dec"},
     ),
@@ -609,7 +613,7 @@ FORMS = (
 )
 
 
-READ, NOTED, ASKED, BAD = "read", "read, with a note", "one line", "not good"
+READ, NOTED, ONE_LINE, BAD = "read", "read, with a note", "one line", "not good"
 
 
 @dataclass(frozen=True)
@@ -642,7 +646,7 @@ def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
             is_good = form.expected is not None and _equal(
                 _read(path, form.answer)[0], form.expected
             )
-        return Outcome(form, ASKED if is_good else BAD, _shown(reason, path))
+        return Outcome(form, ONE_LINE if is_good else BAD, _shown(reason, path))
     notes = [line.removeprefix("warning ") for line in lines if line.startswith("warning")]
     is_right = form.expected is not None or bool(form.note) or not form.refusal
     if form.expected is not None:
@@ -705,7 +709,7 @@ def lines_of(outcomes: list[Outcome]) -> list[str]:
 def counts_of(outcomes: list[Outcome]) -> str:
     """Return how many forms have each grade."""
     grades = Counter(outcome.grade for outcome in outcomes)
-    counts = [f"{grades[grade]} {grade}" for grade in (READ, NOTED, ASKED, BAD)]
+    counts = [f"{grades[grade]} {grade}" for grade in (READ, NOTED, ONE_LINE, BAD)]
     return f"{len(outcomes)} forms: {', '.join(counts)}."
 
 

@@ -223,8 +223,8 @@ class Play:
             "pyproject.toml", (f'version = "{__version__}"', f'version = "{NEXT_VERSION}"')
         )
         image = self._guide[("one", "image")]
-        named = image.commands.replace("--tag fedproto-app", f"--tag fedproto-app:{NEXT_VERSION}")
-        machine.type(image._replace(commands=named))
+        renamed = image.commands.replace("--tag fedproto-app", f"--tag fedproto-app:{NEXT_VERSION}")
+        machine.type(image._replace(commands=renamed))
 
     def _upgrade(self, machine: Machine) -> None:
         env = f"etc/fedproto/{machine.place}.env"
@@ -240,8 +240,8 @@ class Play:
         """Train a round with sites of these versions, and see that every site took part."""
         name = f"VERSIONS-{'-'.join(versions.values())}"
         for site, version in versions.items():
-            asked = ("exec", f"site-{site}_clientapp_1", "fedproto", "--version")
-            answer = docker(*asked).strip()
+            command = ("exec", f"site-{site}_clientapp_1", "fedproto", "--version")
+            answer = docker(*command).strip()
             assert answer == f"fedproto-app {version}", f"{site} has {answer}"
         train = self._guide[("server", "train")]
         changes = f"name={name} --set rounds=1 --set nodes.minimum={len(versions)}"

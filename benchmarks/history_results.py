@@ -201,7 +201,7 @@ def newcomers(
     """
     ridge, kindred = (learner_of(settings, method) for method in METHODS)
     errors: Errors = {method: [] for method in (LAST_VALUE, LAST_PERIOD, RIDGE, ALONE, KINDRED)}
-    sent = joined(contributions)
+    all_arrays = joined(contributions)
     for row, client_series in enumerate(series):
         client = Client(client_series, settings, days or settings.data.periodic_window)
         if not days:
@@ -212,10 +212,10 @@ def newcomers(
         copies = {LAST_VALUE: blocks.close[..., -1:], LAST_PERIOD: blocks.lagged[..., -1, :]}
         for method, repeated in copies.items():
             errors[method].append(client.judged(kindred.task.judge(repeated, cohort.samples)))
-        prototypes = sent[PROTOTYPE].copy()
+        prototypes = all_arrays[PROTOTYPE].copy()
         prototypes[row] = mean_day(cohort.samples)[0].numpy()
-        now = {**sent, PROTOTYPE: prototypes}
-        arrays = priors_of(now, temperatures_of(kindred), slice(row, row + 1))
+        changed = {**all_arrays, PROTOTYPE: prototypes}
+        arrays = priors_of(changed, temperatures_of(kindred), slice(row, row + 1))
         if days:
             errors[RIDGE].append(client.error(ridge, client.fitted_alone(ridge)[0]))
             cohort, _ = client.fitted_alone(kindred)
@@ -339,9 +339,9 @@ def main() -> None:
             data = json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
             figures[name] = data
             runs = f"`python -m {MAKER} {name}`, {data['clients']} clients, seed 0"
-            made = data["made"].replace("; ", " on ")
+            origin = data["made"].replace("; ", " on ")
             for section, shown in SHOWN.items():
-                lines = with_origin(lines_of(name, data[section]), runs, made)
+                lines = with_origin(lines_of(name, data[section]), runs, origin)
                 publish(PAGE, section, MAKER, lines, shown)
     if len(figures) == len(SETS):
         draw(figures, PAGE.with_suffix(".svg"))

@@ -2,7 +2,7 @@
 
     python -m benchmarks.jsd [--clients 1000 10000]
 
-The full matrix, a round in which a tenth of the clients report, and all contrast prototypes.
+Times the full matrix, a round with reports of a tenth of the clients, and all contrast prototypes.
 """
 
 from __future__ import annotations

@@ -385,8 +385,8 @@ def newcomers(start: Start) -> Fits:
             residual = DayAhead(start.without_response(newcomer, all_totals))
             plain_fits = DayAhead(newcomer).with_peers(start.kindred, without(plain, row))
             fits |= alone(start, case, newcomer)
-            fits |= named(case, newcomer, NONE, plain_fits)
-            fits |= named(case, newcomer, SHARED, residual.with_peers(start.kindred, residuals))
+            fits |= keyed(case, newcomer, NONE, plain_fits)
+            fits |= keyed(case, newcomer, SHARED, residual.with_peers(start.kindred, residuals))
     return fits
 
 
@@ -400,7 +400,7 @@ def short_histories(start: Start, days: str) -> Fits:
         contributions = [DayAhead(client).alone(start.kindred)[2] for client in windows]
         for row, client in enumerate(windows):
             peers = without(contributions, row)
-            fits |= named(case, client, response, DayAhead(client).with_peers(start.kindred, peers))
+            fits |= keyed(case, client, response, DayAhead(client).with_peers(start.kindred, peers))
     for client in clients:
         fits |= alone(start, case, client)
     return fits
@@ -411,7 +411,7 @@ def alone(start: Start, case: str, windows: ClientWindows) -> Fits:
     client, residual = DayAhead(windows), DayAhead(start.without_response(windows, {}))
     plain = client.naive(start.kindred) | {RIDGE: client.alone(start.ridge)[0]}
     fits = {RIDGE: residual.alone(start.ridge)[0], ALONE: residual.alone(start.kindred)[0]}
-    return named(case, windows, NONE, plain) | named(case, windows, LOCAL, fits)
+    return keyed(case, windows, NONE, plain) | keyed(case, windows, LOCAL, fits)
 
 
 def forests(start: Start, case: str) -> Fits:
@@ -426,13 +426,13 @@ def forests(start: Start, case: str) -> Fits:
     fits: Fits = {}
     for row, rows in enumerate(clients):
         if len(rows.train()[1]) and len(rows.validation()[1]):
-            fits |= named(case, rows.windows, LOCAL, {TREES: rows.errors(trees_of([rows]))})
+            fits |= keyed(case, rows.windows, LOCAL, {TREES: rows.errors(trees_of([rows]))})
         trees = pooled or trees_of([*without(peers, row), rows])
-        fits |= named(case, rows.windows, POOLED, {TREES: rows.errors(trees)})
+        fits |= keyed(case, rows.windows, POOLED, {TREES: rows.errors(trees)})
     return fits
 
 
-def named(case: str, client: ClientWindows, response: str, fits: Mapping[str, Fit]) -> Fits:
+def keyed(case: str, client: ClientWindows, response: str, fits: Mapping[str, Fit]) -> Fits:
     return {f"{case}/{client.name}/{response}/{name}": fit for name, fit in fits.items()}
 
 

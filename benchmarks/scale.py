@@ -98,7 +98,7 @@ def row_of(method: str, clients: int, rounds: int, folder: Path) -> list[str]:
     looking.join()
     if code or not ends:
         sys.exit(f"the run of {clients} clients ended with code {code}")
-    whole = watch.look()
+    end = watch.look()
     first, *later = ends
     count = max(len(later), 1)
     wall, processor = (
@@ -112,8 +112,8 @@ def row_of(method: str, clients: int, rounds: int, folder: Path) -> list[str]:
         f"{wall:.1f}",
         f"{processor:.1f}",
         f"{processor / clients * 1000:.1f}",
-        f"{whole.wall:.1f}",
-        f"{whole.processor:.1f}",
+        f"{end.wall:.1f}",
+        f"{end.processor:.1f}",
         f"{watch.peak / 1e9:.2f}",
         f"{(summary['bytes_up'] + summary['bytes_down']) / 1e6:.1f}",
         f"{sum(sizes) / 1e9:.2f}",

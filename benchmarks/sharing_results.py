@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,10 +175,10 @@ class Judged(NamedTuple):
     mse: float
     blocks: list[float]
 
-    @staticmethod
-    def of(client: Client, learner: KindredLearner, cohort: Cohort) -> Judged:
-        metrics = learner.evaluate(cohort, Guidance())
-        return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
+
+def judged_by(learner: KindredLearner, client: Client, cohort: Cohort) -> Judged:
+    metrics = learner.evaluate(cohort, Guidance())
+    return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
 
 
 def masked_total(rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -190,14 +190,16 @@ def masked_total(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return unpacked(vector, layout, bits).values[""].astype(np.float32)
 
 
-def guidances_of(sent: Arrays, groups: Sequence[str]) -> list[Arrays]:
+def guidances_of(arrays: Arrays, groups: Sequence[str]) -> list[Arrays]:
     """Return what the server sends to each client where masks hide all but totals: those over all,
     and over the group of each client that has one."""
     names = sorted({"", *groups})
     rows = {name: [r for r, group in enumerate(groups) if name in ("", group)] for name in names}
-    totals = {n: np.stack([masked_total(sent[n][rows[g]]) for g in names]) for n in (GRAM, MOMENT)}
-    others = [[float(n in ("", group)) * (len(rows[n]) - 1) for n in names] for group in groups]
-    return [{**totals, OTHERS: np.array([of_client], np.float32)} for of_client in others]
+    totals = {
+        n: np.stack([masked_total(arrays[n][rows[g]]) for g in names]) for n in (GRAM, MOMENT)
+    }
+    peers = [[float(n in ("", group)) * (len(rows[n]) - 1) for n in names] for group in groups]
+    return [{**totals, OTHERS: np.array([of_client], np.float32)} for of_client in peers]
 
 
 def errors_of(
@@ -212,19 +214,19 @@ def errors_of(
     clients = [Client(client_series, settings, periods) for client_series in series]
     fitted = [client.fitted_alone(learner) for client in clients]
     cohorts = [cohort for cohort, _ in fitted]
-    judged = {ALONE: list(map(Judged.of, clients, repeat(learner), cohorts))}
-    sent = joined([arrays for _, arrays in fitted])
-    priors = priors_of(sent, section.temperatures)
+    judged = {ALONE: list(map(partial(judged_by, learner), clients, cohorts))}
+    contributions = joined([arrays for _, arrays in fitted])
+    priors = priors_of(contributions, section.temperatures)
     guidances = {
         KINDRED: [{n: p[row : row + 1] for n, p in priors.items()} for row in range(len(clients))],
-        ALIKE: guidances_of(sent, [""] * len(clients)),
+        ALIKE: guidances_of(contributions, [""] * len(clients)),
     }
     if any(groups):
-        guidances[GROUPS] = guidances_of(sent, groups)
+        guidances[GROUPS] = guidances_of(contributions, groups)
     for method, of_clients in guidances.items():
         for client, cohort, guidance in zip(clients, cohorts, of_clients, strict=True):
             client.receive(learner, cohort, guidance)
-        judged[method] = list(map(Judged.of, clients, repeat(learner), cohorts))
+        judged[method] = list(map(partial(judged_by, learner), clients, cohorts))
     errors = {method: [client.mse for client in rows] for method, rows in judged.items()}
     blocks = {method: [client.blocks for client in judged[method]] for method in (ALONE, KINDRED)}
     return errors, blocks
@@ -368,11 +370,11 @@ def main() -> None:
     runs = f"`python -m {MAKER}`, seed 0"
     for section, lines_of_cells in (("masked", masked_lines_of), ("cells", lines_of)):
         head = with_origin(lines_of_cells([]), "", "")
-        made = (
+        rows = (
             with_origin(lines_of_cells([cell]), runs, cell["made"].replace("; ", " on "))[1]
             for cell in cells
         )
-        lines = publish(PAGE, section, MAKER, [*head, *made], SHOWN[section])
+        lines = publish(PAGE, section, MAKER, [*head, *rows], SHOWN[section])
     write_section(PAGE, "summary", MAKER, [summary_of(lines)])
     draw(lines, PAGE.with_suffix(".svg"))
 

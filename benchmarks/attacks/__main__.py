@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.attacks import declared, honest, joint, masked, sizes
-from benchmarks.attacks.studies import NOTHING, STUDIES, Study
+from benchmarks.attacks.studies import HONEST, STUDIES, Study
 from benchmarks.attacks.trial import HOSTILE, Attack, Trial, figures_of, honest_mean
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, table_texts, write_section
@@ -70,12 +70,12 @@ def main() -> None:
 
 def write_csv(name: str, lines: Sequence[str]) -> None:
     """Write a study's table beside the page, with the line on how it was made as a comment."""
-    *_, made = lines
+    *_, note = lines
     rows = [line[2:-2].replace("*", "").replace("`", "").split(" | ") for line in lines]
     cells, title = [row for line, row in zip(lines, rows, strict=True) if line[0:1] == "|"], ""
     FILES.mkdir(exist_ok=True)
     with (FILES / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {made}\n")
+        file.write(f"# {note}\n")
         writer = csv.writer(file, lineterminator="\n")
         for row in (cells[0], *cells[2:]):  # without the rule below the titles
             title = row[0] or title
@@ -85,18 +85,18 @@ def write_csv(name: str, lines: Sequence[str]) -> None:
 def _lines_of(name: str, console: Console) -> list[str]:
     """Compute a study, and return its table and the line below it."""
     compute = partial(_computed, title=name, console=console)
-    made = {"command": f"`python -m benchmarks.attacks {name} --page`", "machine": machine_line()}
+    origin = {"command": f"`python -m benchmarks.attacks {name} --page`", "machine": machine_line()}
     if name in MODULES:
         jobs, result_of, module = MODULES[name]
-        return [*module.table(compute(result_of, list(jobs()))), "", module.NOTE.format(**made)]
+        return [*module.table(compute(result_of, list(jobs()))), "", module.NOTE.format(**origin)]
     if name == SIZES:
-        return [*sizes.table(), "", sizes.NOTE.format(**made)]
+        return [*sizes.table(), "", sizes.NOTE.format(**origin)]
     study = STUDIES[name]
     lines = table(study, compute(figures_of, list(study.trials())))
     kind = "accuracy, higher is better" if study.higher else "MSE, lower is better"
     rounds = study.settings["rounds"]
-    note = f"{made['command']}: `{study.settings['method']}`, test {kind}, {rounds} "
-    note += f"round{'s' if rounds > 1 else ''}, {made['machine']}."
+    note = f"{origin['command']}: `{study.settings['method']}`, test {kind}, {rounds} "
+    note += f"round{'s' if rounds > 1 else ''}, {origin['machine']}."
     return [*lines, "", note]
 
 
@@ -117,9 +117,9 @@ def table(study: Study, figures: Figures) -> list[str]:
     """Return a line for each attack and share of hostile clients, with its best rule in bold."""
     rules = [f"`{rule}`" for rule in study.rules]
     lines = [["attack", "hostile", *rules]]
-    for attack in (NOTHING, *study.attacks):
-        title = "none: same clients" if attack is NOTHING else attack.says
-        for hostile in HOSTILE if attack is NOTHING else HOSTILE[1:]:
+    for attack in (HONEST, *study.attacks):
+        title = "none: same clients" if attack is HONEST else attack.says
+        for hostile in HOSTILE if attack is HONEST else HOSTILE[1:]:
             cells = [_cell(study, figures, attack, rule, hostile) for rule in study.rules]
             lines.append([title, f"{10 * hostile}%", *cells])
             title = ""
@@ -128,7 +128,7 @@ def table(study: Study, figures: Figures) -> list[str]:
 
 def _cell(study: Study, figures: Figures, attack: Attack, rule: str, hostile: int) -> str:
     def figure(rule_name: str) -> float:
-        liars = 0 if attack is NOTHING else hostile
+        liars = 0 if attack is HONEST else hostile
         return honest_mean(figures[study.trial(rule_name, attack, liars)], hostile)
 
     if math.isnan(figure(rule)):

@@ -173,8 +173,8 @@ def _accepted_factors(gram: Tensor, false_fit: Tensor, usual: Tensor) -> tuple[f
     """Return the least and largest factor f that keeps f · false_fit within `_STRAYS` of the mean's
     distance from the usual fit, or () if there is no such factor."""
     size, product, limit = (
-        float(left @ gram @ right)
-        for left, right in ((false_fit, false_fit), (false_fit, usual), (usual, usual))
+        float(first @ gram @ second)
+        for first, second in ((false_fit, false_fit), (false_fit, usual), (usual, usual))
     )
     root = product**2 - (1 - _STRAYS) * limit * size
     return (

@@ -197,7 +197,7 @@ class Trial:
 
 
 def summary(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """ "round 1: 3 of 3 answered; round 2: 2 of 3, harbour: no reply within 30 s; …"."""
+    """Return "round 1: 3 of 3 answered", and so on, where rounds that went alike share a text."""
     parts = []
     for text, group in groupby(rounds, _round_text):
         numbers = [line["round"] for line in group]
