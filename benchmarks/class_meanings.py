@@ -38,8 +38,8 @@ def own_codes(settings: DataSettings) -> ImagePool:
 
 def half_permuted(settings: DataSettings) -> ImagePool:
     """Every second site has another code for the digits, the same one."""
-    other = np.random.default_rng(0).permutation(DIGITS)
-    return _digits(lambda draws, site: other if site % 2 else np.arange(DIGITS))
+    second_code = np.random.default_rng(0).permutation(DIGITS)
+    return _digits(lambda draws, site: second_code if site % 2 else np.arange(DIGITS))
 
 
 def subclasses(settings: DataSettings) -> ImagePool:

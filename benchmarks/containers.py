@@ -16,7 +16,6 @@ machines, and no node may have more than two gates at a time.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
@@ -29,20 +28,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.container_walls import walls_hold
 from benchmarks.machine import machine_line
-from benchmarks.parts import wait_until
+from benchmarks.pages import ROOT
+from benchmarks.parts import parser_of, wait_until
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 SITES = ("harbour", "oldtown", "airport")
 CLIENTS, OF_A_SITE = 12, 4  # of docker/example.py
 PARTS = len(SITES) * 2 + 3  # SuperNodes and their SuperExecs; SuperLink, its SuperExec, register
 SHORT_ROUNDS, FAULT_ROUNDS, CUT_ROUNDS = 3, 8, 11
 STATE_DISK = 256  # MB, of the site whose disk is filled
-TABLE = REPOSITORY / "docs" / "containers.csv"
+TABLE = ROOT / "docs" / "containers.csv"
 CUT_OFF = 60.0  # seconds
 MOST_GATES = 2  # of a node at one time
 COMMAND_DEADLINE = 600.0  # of one command of the engine, however busy the machine
@@ -94,7 +94,7 @@ class Composed:
             },
         }
         (folder / "changes.json").write_text(json.dumps(changes), encoding="utf-8")  # is YAML
-        files = ["-f", str(REPOSITORY / "docker-compose.yml"), "-f", str(folder / "changes.json")]
+        files = ["-f", str(ROOT / "docker-compose.yml"), "-f", str(folder / "changes.json")]
         self._command = [*command, *files]
         self._environment = {
             **os.environ,
@@ -120,7 +120,7 @@ class Composed:
         command = ["run", "--rm", "-T", "cli", "fedproto", "run", f"/configs/{name}.toml"]
         return subprocess.Popen(
             [*self._command, *command, "--superlink", "federation"],
-            cwd=REPOSITORY,
+            cwd=ROOT,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -147,23 +147,23 @@ class Composed:
         ids = self("ps", "-q").split()
         ask = "{{.Name}} {{if .State.Health}}{{.State.Health.Status}}{{else}}"
         ask += "{{.State.Status}}:{{.State.ExitCode}}{{end}}"
-        lines = _docker("inspect", "--format", ask, *ids).splitlines()
+        lines = docker("inspect", "--format", ask, *ids).splitlines()
         return dict(line.lstrip("/").split() for line in lines)
 
     def most_gates(self, process: subprocess.Popen[str]) -> int:
         """Return the most gates that a node had at one time while this process ran."""
         nodes = [self("ps", "-q", f"{site}-clientapp").strip() for site in SITES]
-        most = 0
+        largest = 0
         while process.poll() is None:
-            most = max(most, *map(_gates, nodes))
+            largest = max(largest, *map(_gates, nodes))
             time.sleep(2)
-        return most
+        return largest
 
 
 def _gates(container: str) -> int:
     """Count the gates of a container. Each gate has forks with the same command line."""
     parents = {}
-    for line in _docker("top", container, "-eo", "pid,ppid,args").splitlines():
+    for line in docker("top", container, "-eo", "pid,ppid,args").splitlines():
         pid, parent, arguments = line.split(maxsplit=2)
         if "ops.gate.start client_gate" in arguments:
             parents[pid] = parent
@@ -173,29 +173,36 @@ def _gates(container: str) -> int:
 def check_slow_sites(composed: Composed) -> Iterator[Check]:
     """Train where each site's containers have a share of a core."""
     share = f"{composed.site_cpus:g} cores for a site's containers"
-    yield _timed(f"{share}: keys and sites made", lambda: _prepare(composed))
-    yield _timed(f"{share}: all healthy, keys registered", lambda: _up(composed))
-    name = f"{share}: FUELS trains {SHORT_ROUNDS} rounds; at most {MOST_GATES} gates a node"
-    yield _timed(name, lambda: _train(composed, count_gates=True))
+    trained = f"FUELS trains {SHORT_ROUNDS} rounds; at most {MOST_GATES} gates a node"
+    for name, action in (
+        ("keys and sites made", _prepare),
+        ("all healthy, keys registered", _up),
+        (trained, partial(_train, count_gates=True)),
+    ):
+        yield _timed(f"{share}: {name}", partial(action, composed))
 
 
 def check_all(composed: Composed, *, short: bool) -> Iterator[Check]:
     """Go through the life of a federation."""
-    yield _timed("keys and three sites made, in the image", lambda: _prepare(composed))
-    yield _timed("docker-compose up: all healthy, keys registered", lambda: _up(composed))
-    yield _timed("registering again changes nothing", lambda: _register_again(composed))
-    name = "a run's code has data, but no key, secret, log, way out or write"
-    yield _timed(name, lambda: walls_hold(composed, SITES[0]))
-    yield _timed(f"FUELS trains {SHORT_ROUNDS} rounds to the end", lambda: _train(composed))
-    if not short:
-        name = "a node and its SuperExec restarted in training: back in a later round"
-        yield _timed(name, lambda: _restart(composed))
-        name = "a node killed in training, restarted by the engine: back in a later round"
-        yield _timed(name, lambda: _kill(composed))
-        name = f"a node cut off for {CUT_OFF:.0f} s or more: the others go on, then it is back"
-        yield _timed(name, lambda: _cut(composed))
-        name = "a site's disk is full: refused with that reason; back when there is room"
-        yield _timed(name, lambda: _fill(composed))
+    life: dict[str, Callable[[Composed], tuple[bool, str]]] = {
+        "keys and three sites made, in the image": _prepare,
+        "docker-compose up: all healthy, keys registered": _up,
+        "registering again changes nothing": _register_again,
+        "a run's code has data, but no key, secret, log, way out or write": _walls,
+        f"FUELS trains {SHORT_ROUNDS} rounds to the end": _train,
+    }
+    faults: dict[str, Callable[[Composed], tuple[bool, str]]] = {
+        "a node and its SuperExec restarted in training: back in a later round": _restart,
+        "a node killed in training, restarted by the engine: back in a later round": _kill,
+        f"a node cut off for {CUT_OFF:.0f} s or more: the others go on, then it is back": _cut,
+        "a site's disk is full: refused with that reason; back when there is room": _fill,
+    }
+    for name, action in (life if short else life | faults).items():
+        yield _timed(name, partial(action, composed))
+
+
+def _walls(composed: Composed) -> tuple[bool, str]:
+    return walls_hold(composed, SITES[0])
 
 
 def _prepare(composed: Composed) -> tuple[bool, str]:
@@ -203,13 +210,13 @@ def _prepare(composed: Composed) -> tuple[bool, str]:
     (composed.folder / "configs").mkdir()
     federation.mkdir()
     federation.chmod(0o777)  # the image's user, whose number is not ours, writes into it
-    mounts = ["-v", f"{federation}:/federation", "-v", f"{REPOSITORY / 'docker'}:/docker:ro"]
+    mounts = ["-v", f"{federation}:/federation", "-v", f"{ROOT / 'docker'}:/docker:ro"]
     inside = ["run", "--rm", "--network", "none", *mounts, composed.image]
     nodes = [word for site in SITES for word in ("--node", site)]
-    _docker(*inside, "fedproto", "keys", "/federation/keys", "--host", "superlink", *nodes)
+    docker(*inside, "fedproto", "keys", "/federation/keys", "--host", "superlink", *nodes)
     copy = "mkdir /federation/nodes && cp /federation/keys/nodes/*.pub /federation/nodes"
-    _docker(*inside, "sh", "-c", copy)
-    _docker(*inside, "python3", "/docker/example.py", "/federation/sites")
+    docker(*inside, "sh", "-c", copy)
+    docker(*inside, "python3", "/docker/example.py", "/federation/sites")
     sites = sorted(path.name for path in (federation / "sites").iterdir())
     return sites == sorted(SITES), ", ".join(sites)
 
@@ -265,15 +272,15 @@ def _restart(composed: Composed) -> tuple[bool, str]:
 
 def _kill(composed: Composed) -> tuple[bool, str]:
     node = composed("ps", "-q", SITES[0]).strip()
-    process = _docker("inspect", "--format", "{{.State.Pid}}", node).strip()
+    process = docker("inspect", "--format", "{{.State.Pid}}", node).strip()
     # From outside, as a crash: what `docker kill` ends, the engine does not restart.
     outside = ["run", "--rm", "--pid", "host", "--network", "none", "--user", "0:0", composed.image]
 
     def fault() -> None:
-        _docker(*outside, "python3", "-c", f"import os; os.kill({process}, 9)")
+        docker(*outside, "python3", "-c", f"import os; os.kill({process}, 9)")
 
     good, detail = _with_fault(composed, "killed", FAULT_ROUNDS, 120.0, fault)
-    restarts = _docker("inspect", "--format", "{{.RestartCount}}", node).strip()
+    restarts = docker("inspect", "--format", "{{.RestartCount}}", node).strip()
     return good and int(restarts) > 0, f"{detail}, restarts {restarts}"
 
 
@@ -304,10 +311,10 @@ def _cut(composed: Composed) -> tuple[bool, str]:
         return any(line["clients"] == CLIENTS - OF_A_SITE for line in composed.rounds("cut"))
 
     def fault() -> None:
-        _docker("network", "disconnect", network, node)
+        docker("network", "disconnect", network, node)
         time.sleep(CUT_OFF)
         _until(went_on, RUN_DEADLINE / 3)
-        _docker("network", "connect", network, node)
+        docker("network", "connect", network, node)
 
     good, detail = _with_fault(composed, "cut", CUT_ROUNDS, deadline, fault)
     return good and went_on(), detail
@@ -343,7 +350,7 @@ def _end_of(process: subprocess.Popen[str]) -> tuple[str, bool]:
 
 def _until(holds: Callable[[], bool], seconds: float) -> bool:
     try:
-        wait_until(holds, "it", seconds, every=1.0)
+        wait_until(holds, "it", seconds, interval=1.0)
     except TimeoutError:
         return False
     return True
@@ -358,7 +365,8 @@ def _timed(name: str, action: Callable[[], tuple[bool, str]]) -> Check:
     return Check(name, holds, detail, time.monotonic() - start)
 
 
-def _docker(*arguments: str, seconds: float = COMMAND_DEADLINE) -> str:
+def docker(*arguments: str, seconds: float = COMMAND_DEADLINE) -> str:
+    """Return the output of a command of the engine. Raises RuntimeError if it fails."""
     return _run(["docker", *arguments], None, seconds).stdout
 
 
@@ -368,7 +376,7 @@ def _run(
     try:
         done = subprocess.run(
             command,
-            cwd=REPOSITORY,
+            cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -410,8 +418,8 @@ def build(base_image: str, tag: str) -> Check:
     def action() -> tuple[bool, str]:
         # The host's network, as there are engines without one of their own.
         command = ["build", "--network", "host", "--tag", tag, *arguments, "."]
-        _docker(*command, seconds=BUILD_DEADLINE)
-        size = int(_docker("image", "inspect", "--format", "{{.Size}}", tag))
+        docker(*command, seconds=BUILD_DEADLINE)
+        size = int(docker("image", "inspect", "--format", "{{.Size}}", tag))
         return True, f"{size / 1e6:.0f} MB on {base_image}"
 
     return _timed("docker build", action)
@@ -426,11 +434,11 @@ def cleaned_up(composed: Composed) -> Iterator[None]:
         composed("--profile", "cli", "down", "--volumes", "--remove-orphans", must=False)
         inside = ["run", "--rm", "--network", "none", "--user", "0:0"]
         mount = ["-v", f"{composed.folder}:/made", composed.image]
-        _docker(*inside, *mount, "rm", "-rf", "/made/federation", "/made/configs")
+        docker(*inside, *mount, "rm", "-rf", "/made/federation", "/made/configs")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--short", action="store_true", help="no faults")
     parser.add_argument("--page", action="store_true", help="write the rows to the page")
     parser.add_argument("--site-cpus", type=float, metavar="CORES", help="of a site's containers")
@@ -472,8 +480,8 @@ def enter(file: Path, checks: Sequence[Check]) -> None:
     with file.open(encoding="utf-8", newline="") as opened:
         rows = {row[0]: row for row in list(csv.reader(opened))[1:]}
     for check in checks:
-        made = f"{date.today()}, {machine_line()}"
-        rows[check.name] = [check.name, check.detail, f"{check.seconds:.0f}", made]
+        origin = f"{date.today()}, {machine_line()}"
+        rows[check.name] = [check.name, check.detail, f"{check.seconds:.0f}", origin]
     with file.open("w", encoding="utf-8", newline="") as opened:
         csv.writer(opened, lineterminator="\n").writerows([head, *rows.values()])
 

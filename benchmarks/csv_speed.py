@@ -5,7 +5,7 @@
 
 A wide file has 200 columns, a long one 300 clients with hourly values. Each reading is a process of
 its own. Its processor time and its peak of memory, beyond the imports, are compared: the median
-over the turns, with the reader of tables alone and with everything that a run does to the series.
+over the turns, until all series of the file are ready for samples.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-READERS = ("pandas", "table", "series")
+from benchmarks.pages import print_table
+from benchmarks.parts import parser_of
+
+READERS = ("pandas", "series")
 
 
 def write(folder: Path, megabytes: int) -> dict[str, Path]:
     """Write the files and return their paths by source."""
-    rng, paths = np.random.default_rng(0), {}
-    count = 1400 * megabytes // 2
+    rng = np.random.default_rng(0)
+    paths = {"wide-csv": folder / "wide.csv", "long-csv": folder / "long.csv"}
+    count, steps = 1400 * megabytes // 2, 94 * megabytes
     hours = pd.date_range("2016-01-01", periods=count, freq="h", name="time")
-    values = pd.DataFrame(rng.gamma(2, 50, (count, 200)).round(2), index=hours).add_prefix("c")
-    paths["wide-csv"] = folder / "wide.csv"
-    values.to_csv(paths["wide-csv"])
-    steps = 94 * megabytes
-    hours = pd.date_range("2016-01-01", periods=steps, freq="h")
+    values = pd.DataFrame(rng.gamma(2, 50, (count, 200)).round(2), index=hours)
+    values.add_prefix("c").to_csv(paths["wide-csv"])
     names = np.repeat([f"meter-{number:03d}" for number in range(300)], steps)
-    columns = {"unique_id": names, "ds": np.tile(hours, 300)}
-    paths["long-csv"] = folder / "long.csv"
+    columns = {"unique_id": names, "ds": np.tile(hours[:steps], 300)}
     table = pd.DataFrame({**columns, "y": rng.gamma(2, 50, 300 * steps).round(2)})
     table.to_csv(paths["long-csv"], index=False)
     return paths
@@ -45,9 +45,7 @@ def write(folder: Path, megabytes: int) -> dict[str, Path]:
 
 def read(reader: str, source: str, path: str) -> None:
     """Read a file once and print the seconds of the processor and the peak of memory in bytes."""
-    from fedproto_app.data.formats.csv_table import CsvFile
     from fedproto_app.data.sources import load_series
-    from fedproto_app.data.table import Columns
     from fedproto_app.settings import settings_from
 
     first = path.replace(".csv", "-first.csv")
@@ -56,13 +54,8 @@ def read(reader: str, source: str, path: str) -> None:
     before, started = _peak(), time.process_time()
     if reader == "pandas":
         pd.read_csv(path)
-    elif reader == "series":
-        load_series(data.model_copy(update={"path": path}))
     else:
-        file = CsvFile(Path(path), path, data)
-        count = len(file.head.names)
-        wide = Columns(list(range(1, count)), 0)
-        file.read(wide if source == "wide-csv" else Columns([2], 1, 0)).stamps("auto")
+        load_series(data.model_copy(update={"path": path}))
     print(time.process_time() - started, _peak() - before)
 
 
@@ -73,7 +66,7 @@ def _peak() -> int:
 
 def main() -> None:
     """Print a line for each file and reader."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--size", type=int, default=100, metavar="MB")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
@@ -81,34 +74,26 @@ def main() -> None:
     if arguments.read:
         read(*arguments.read)
         return
+    lines = [["file", "reader", "CPU-s", "ratio", "memory ÷ file"]]
     with tempfile.TemporaryDirectory() as folder:
         for source, path in write(Path(folder), arguments.size).items():
-            with path.open() as lines:
-                rows = [next(lines) for _ in range(500)]
+            with path.open() as file:
+                rows = [next(file) for _ in range(500)]
             path.with_name(f"{path.stem}-first.csv").write_text("".join(rows))
             costs: dict[str, list[list[float]]] = {reader: [] for reader in READERS}
             for _ in range(arguments.turns):
                 for reader in READERS:
-                    call = [
-                        sys.executable,
-                        "-m",
-                        __spec__.name,
-                        "--read",
-                        reader,
-                        source,
-                        str(path),
-                    ]
-                    answer = subprocess.run(call, check=True, capture_output=True, text=True)
-                    costs[reader].append([float(number) for number in answer.stdout.split()])
+                    call = [sys.executable, "-m", __spec__.name, "--read", reader, source]
+                    answer = subprocess.run([*call, path], check=True, capture_output=True)
+                    costs[reader].append(list(map(float, answer.stdout.split())))
             size = path.stat().st_size
             pandas_seconds = median(seconds for seconds, _ in costs["pandas"])
-            for reader, of_reader in costs.items():
-                seconds, memory = (median(column) for column in zip(*of_reader, strict=True))
-                print(
-                    f"{source}, {size / 1e6:.0f} MB, {reader}: {seconds:.2f} s, "
-                    f"{seconds / pandas_seconds:.1f} times pandas; memory {memory / size:.1f} "
-                    "times the file"
-                )
+            for reader, by_turn in costs.items():
+                seconds, memory = (median(column) for column in zip(*by_turn, strict=True))
+                figures = (f"{seconds:.2f}", f"{seconds / pandas_seconds:.1f}")
+                title = f"{source}, {size / 1e6:.0f} MB"
+                lines.append([title, reader, *figures, f"{memory / size:.1f}"])
+    print_table(lines, texts=2)
 
 
 if __name__ == "__main__":

@@ -16,23 +16,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from benchmarks.local_federation import LocalFederation, node_config
-from benchmarks.pages import Lines, print_table
+from benchmarks.pages import ROOT, Lines, print_table
 from benchmarks.parts import output_in, parser_of, wait_until
 from fedproto_app.ops.superlink import SuperLink
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import flower_config, settings_from
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 NODES = 3
 FLOWERS_INTERVAL, OUR_INTERVAL = "1.0", "0.1"
 INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 DEADLINE = 900.0
+
+
+_temporary = partial(tempfile.TemporaryDirectory, prefix="bench-", ignore_cleanup_errors=True)
 
 
 class Cost(NamedTuple):
@@ -46,23 +49,19 @@ class Cost(NamedTuple):
 
 def settings_of(folder: Path, rounds: int) -> dict[str, Any]:
     """Return the run's settings, nested."""
-    config = {
-        "rounds": rounds,
-        "nodes.minimum": NODES,
-        **output_in(folder),
-    }
+    config = {"rounds": rounds, "nodes.minimum": NODES, **output_in(folder)}
     return flower_config(settings_from(config))
 
 
 def simulated(rounds: int) -> Cost:
     """Time the run in Flower's simulation."""
     with (
-        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as home,
-        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as output,
+        _temporary() as home,
+        _temporary() as output,
         SuperLink(Path(home)) as superlink,
     ):
         start = time.monotonic()
-        run = superlink.simulate(REPOSITORY, settings_of(Path(output), rounds), NODES, cpus=1)
+        run = superlink.simulate(ROOT, settings_of(Path(output), rounds), NODES, cpus=1)
         first = _wait_for_a_round(Path(output)) - start
         while not superlink.status(run).finished:
             time.sleep(1.0)
@@ -72,8 +71,8 @@ def simulated(rounds: int) -> Cost:
 def deployed(rounds: int, interval: str) -> Cost:
     """Time the run on SuperNodes whose SuperExecs look for work at this interval."""
     with (
-        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as output,
-        tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder,
+        _temporary() as output,
+        _temporary() as folder,
         LocalFederation(Path(folder) / "f", environment={INTERVAL: interval}) as federation,
     ):
         for index in range(NODES):

@@ -11,7 +11,6 @@ that names, values and times are those that were written.
 from __future__ import annotations
 
 import argparse
-import gzip
 import re
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -66,7 +66,7 @@ class Form:
     """
 
     title: str
-    write: Callable[[Path], Path]
+    write: Write
     expected: pd.DataFrame | None = field(default_factory=lambda: FRAME)
     settings: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
@@ -75,12 +75,24 @@ class Form:
     must: bool = True
 
 
-def _text(text: str, name: str = "a.csv") -> Callable[[Path], Path]:
+Write = Callable[[Path], Path]  # a folder → the path of what was written into it
+
+
+def _file(save: Callable[[Path], object], name: str = "a.csv") -> Write:
     def write(folder: Path) -> Path:
-        (folder / name).write_text(text, encoding="utf-8")
+        save(folder / name)
         return folder / name
 
     return write
+
+
+def _text(text: str, name: str = "a.csv") -> Write:
+    return _file(lambda path: path.write_text(text, encoding="utf-8"), name)
+
+
+def _csv(frame: pd.DataFrame, **options: Any) -> Write:
+    """options: of `DataFrame.to_csv`."""
+    return _file(lambda path: frame.to_csv(path, **options))
 
 
 def _long(frame: pd.DataFrame, *names: str) -> pd.DataFrame:
@@ -100,31 +112,10 @@ def _as_written(form: str, decimal: str = ".", thousands: str = "") -> pd.DataFr
     return FRAME.map(lambda value: format(value, form).translate(signs))
 
 
-def _gzipped(folder: Path) -> Path:
-    (folder / "a.csv.gz").write_bytes(gzip.compress(FRAME.to_csv().encode()))
-    return folder / "a.csv.gz"
-
-
-def _folder(folder: Path) -> Path:
-    for name in FRAME:
-        FRAME[[name]].rename(columns={name: "load"}).to_csv(folder / f"{name}.csv")
-    return folder
-
-
-def _parquet(folder: Path) -> Path:
-    _long(FRAME).to_parquet(folder / "a.parquet")
-    return folder / "a.parquet"
-
-
-def _excel(folder: Path) -> Path:
-    FRAME.to_excel(folder / "a.xlsx")
-    return folder / "a.xlsx"
-
-
-def _with_a_bad_cell() -> str:
+def _with_a_bad_cell() -> pd.DataFrame:
     cells = FRAME.astype(str)
     cells.iloc[300, 1] = "n.d."
-    return cells.to_csv()
+    return cells
 
 
 SPARSE = FRAME[:-3].mul(np.arange(len(FRAME) - 3) ** 2 % 7 < 2, axis=0)  # three of seven hours
@@ -134,24 +125,24 @@ AVERAGED = LOCAL.tz_localize(None).groupby(level=0).mean()
 MONTHS = FRAME[:12].set_axis(pd.Index([f"01/{month:02d}/2024" for month in range(1, 13)]))
 
 
-def _at(times: pd.Index, frame: pd.DataFrame = FRAME) -> pd.DataFrame:
+def _timed(times: pd.Index, frame: pd.DataFrame = FRAME) -> pd.DataFrame:
     """Return the first rows at these times."""
     return frame[: len(times)].set_axis(times)
 
 
 def _days(freq: str, periods: int) -> pd.DataFrame:
-    return _at(pd.date_range("2014-01-01", periods=periods, freq=freq, name="date"))
+    return _timed(pd.date_range("2014-01-01", periods=periods, freq=freq, name="date"))
 
 
 def _dated(frame: pd.DataFrame, form: str) -> pd.DataFrame:
     return frame.set_axis(pd.DatetimeIndex(frame.index).strftime(form).rename("date"))
 
 
-def _rows(frame: pd.DataFrame, *names: str) -> Callable[[Path], Path]:
-    return _text(_long(frame, *names).to_csv(index=False))
+def _rows(frame: pd.DataFrame, *names: str) -> Write:
+    return _csv(_long(frame, *names), index=False)
 
 
-def _folder_of(frame: pd.DataFrame, ending: str = "csv") -> Callable[[Path], Path]:
+def _folder_of(frame: pd.DataFrame, ending: str = "csv") -> Write:
     def write(folder: Path) -> Path:
         for name in frame:
             frame[[name]].set_axis(["load"], axis=1).to_csv(folder / f"{name}.{ending}")
@@ -160,76 +151,64 @@ def _folder_of(frame: pd.DataFrame, ending: str = "csv") -> Callable[[Path], Pat
     return write
 
 
-def _sheet(
-    above: list[list[str]], total: bool = False, cover: bool = False
-) -> Callable[[Path], Path]:
+def _sheet(above: list[list[str]], total: bool = False, cover: bool = False) -> Write:
     """Write the frame below these rows of an Excel sheet, behind a sheet about it if asked."""
+    rows = FRAME.reset_index()
+    if total:
+        rows = pd.concat([rows, FRAME.sum().to_frame("Total").T.assign(time="Total")])
 
-    def write(folder: Path) -> Path:
-        rows = pd.concat(
-            [FRAME.reset_index(), FRAME.sum().to_frame("Total").T.assign(time="Total")]
-        )
-        with pd.ExcelWriter(folder / "a.xlsx") as book:
+    def save(path: Path) -> None:
+        with pd.ExcelWriter(path) as book:
             if cover:
                 pd.DataFrame({"About": ["three sites", "hourly"]}).to_excel(
                     book, sheet_name="About"
                 )
-            pd.DataFrame(zip_longest(*above)).T.to_excel(
-                book, sheet_name="Data", index=False, header=False
-            )
-            rows[: None if total else -1].to_excel(
-                book, sheet_name="Data", index=False, startrow=len(above)
-            )
-        return folder / "a.xlsx"
+            options: dict[str, Any] = {"sheet_name": "Data", "index": False}
+            pd.DataFrame(zip_longest(*above)).T.to_excel(book, header=False, **options)
+            rows.to_excel(book, startrow=len(above), **options)
 
-    return write
+    return _file(save, "a.xlsx")
 
 
-def _meters() -> str:
+def _meters() -> pd.DataFrame:
     """Return half-hourly meters with blanks, seven decimals of seconds, a stray and a twin row."""
     value = "KWH/hh (per half hour) "
     rows = _long(HALF_HOURS, "LCLid", "DateTime", value).assign(Acorn="A")
     rows["DateTime"] = rows["DateTime"].dt.strftime("%Y-%m-%d %H:%M:%S.0000000")
     rows[value] = rows[value].map(" {} ".format)
     stray = rows[30:31].assign(DateTime="2024-10-14 15:13:41.0000000", **{value: "Null"})
-    return pd.concat([rows[:31], stray, rows[50:51], rows[31:]]).to_csv(index=False)
+    return pd.concat([rows[:31], stray, rows[50:51], rows[31:]])
 
 
-def _with_more_columns(**more: float) -> str:
+def _with_more_columns(**more: float) -> pd.DataFrame:
     rows = _long(FRAME, "station", "time", "pm25").assign(**more)
-    return rows[["station", *more, "time", "pm25"]].to_csv(index=False)
+    return rows[["station", *more, "time", "pm25"]]
 
 
-def _in_parts(with_year: bool = True) -> str:
+def _in_parts(with_year: bool = True) -> pd.DataFrame:
     """Return the frame with its times in columns: all parts in numbers, or a date and an hour."""
     times = {part: getattr(HOURS, part) for part in ("year", "month", "day", "hour")}
     if not with_year:
         times = {"date": HOURS.strftime("%Y-%m-%d"), "hour": HOURS.hour}
-    return (
-        FRAME.reset_index(drop=True)
-        .pipe(lambda frame: pd.concat([pd.DataFrame(times), frame], axis=1))
-        .to_csv(index=False)
-    )
+    return pd.concat([pd.DataFrame(times), FRAME.reset_index(drop=True)], axis=1)
 
 
-def _day_rows() -> str:
+def _day_rows() -> pd.DataFrame:
     table = FRAME.assign(day=HOURS.strftime("%Y-%m-%d"), hour=HOURS.hour)
-    table = table.melt(["day", "hour"], var_name="site").pivot(
-        index=["site", "day"], columns="hour", values="value"
-    )
-    return table.add_prefix("hh_").reset_index().to_csv(index=False)
+    table = table.melt(["day", "hour"], var_name="site")
+    return table.pivot(index=["site", "day"], columns="hour", values="value").add_prefix("hh_")
 
 
-def _year_rows() -> str:
+def _year_rows() -> pd.DataFrame:
     """Return the first client's values with a row per year and a column per month."""
     months = [name.lower() for name in month_abbr[1:]]
     values = FRAME["north"].to_numpy()[:360].reshape(30, 12)
-    return pd.DataFrame(values, pd.Index(range(1990, 2020), name="year"), months).to_csv()
+    return pd.DataFrame(values, pd.Index(range(1990, 2020), name="year"), months)
 
 
-def _series_in_rows() -> str:
+def _series_in_rows() -> pd.DataFrame:
     table = FRAME[:200].T.set_axis([f"d_{n}" for n in range(1, 201)], axis=1)
-    return table.rename_axis("id").assign(dept="food").set_index("dept", append=True).to_csv()
+    return table.rename_axis("id").assign(dept="food").set_index("dept", append=True)
 
 
 def _gappy() -> pd.DataFrame:
@@ -244,7 +223,7 @@ def _changed(column: int, rows: slice, value: float) -> pd.DataFrame:
     return frame
 
 
-def _images(**sites: tuple[int, str]) -> Callable[[Path], Path]:
+def _images(**sites: tuple[int, str]) -> Write:
     """Write 24 images of two classes for each site. sites: the pixels of a side, and Pillow's mode.
 
     One in eight has the site's size and mode. The others are 12 grey pixels wide and high.
@@ -268,34 +247,22 @@ def _images(**sites: tuple[int, str]) -> Callable[[Path], Path]:
 
 def _arrays(
     labels: tuple[str, ...] = ("walk", "sit"), missing: bool = False, images: bool = False
-) -> Callable[[Path], Path]:
+) -> Write:
     """Write labelled sequences of three clients, or grey images, as x, y and client."""
-
-    def write(folder: Path) -> Path:
-        rng = np.random.default_rng(0)
-        moves, pixels = rng.normal(size=(60, 16, 2)), rng.integers(0, 255, (60, 8, 8))
-        moves[7, 3, 1] = np.nan if missing else 0.0
-        values = pixels.astype(np.uint8) if images else moves.astype(np.float32)
-        clients = np.repeat(["a", "b", "c"], 20)
-        np.savez(folder / "a.npz", x=values, y=np.resize(labels, 60), client=clients)
-        return folder / "a.npz"
-
-    return write
+    rng = np.random.default_rng(0)
+    moves, pixels = rng.normal(size=(60, 16, 2)), rng.integers(0, 255, (60, 8, 8))
+    moves[7, 3, 1] = np.nan if missing else 0.0
+    values = pixels.astype(np.uint8) if images else moves.astype(np.float32)
+    clients = np.repeat(["a", "b", "c"], 20)
+    arrays: dict[str, Any] = {"x": values, "y": np.resize(labels, 60), "client": clients}
+    return _file(lambda path: np.savez(path, **arrays), "a.npz")
 
 
-def _bytes(content: bytes) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        (folder / "a.csv").write_bytes(content)
-        return folder / "a.csv"
-
-    return write
-
-
-HALF_HOURS = _at(pd.date_range("2024-10-14", periods=len(FRAME), freq="30min", name="time"))
+HALF_HOURS = _timed(pd.date_range("2024-10-14", periods=len(FRAME), freq="30min", name="time"))
 DAILY, MONTH_STARTS = _days("D", 480), _days("MS", 132)
 SHOPS, QUARTERS = DAILY[pd.DatetimeIndex(DAILY.index).day_of_week < 6], _days("QS", 104)
 OF_QUARTERS = pd.PeriodIndex(QUARTERS.index, freq="Q")
-YEARS = _at(pd.Index(range(1900, 2024), name="year")).set_axis(["DE", "NA", "NO"], axis=1)
+YEARS = _timed(pd.Index(range(1900, 2024), name="year")).set_axis(["DE", "NA", "NO"], axis=1)
 LATE = HOURS + pd.to_timedelta(np.random.default_rng(0).choice([0, 0, 1, 2, 4], len(HOURS)), "s")
 EXCEL_DAYS = ((HOURS - pd.Timestamp("1899-12-30")) / pd.Timedelta(days=1)).to_numpy().round(9)
 SUBSET = _long(FRAME)[::97]
@@ -313,34 +280,25 @@ LOGGER = (
     '"TOA5","st7","CR1000","77","OS.32","CPU:x.CR1","9","hourly"\n"TIMESTAMP","north","south","west"\n'
     '"TS","kW","kW","kW"\n"","Avg","Avg","Avg"\n' + FRAME.to_csv(header=False)
 )
-COUNTED = "data.time-unit=step"
+AS_STEPS = "data.time-unit=step"
 LINES = FRAME.to_csv(lineterminator="\n").splitlines()
 
 # Situations that people report of tools like this, with files of our making.
 REPORTED = (
-    Form("months, dated on the 1st", _rows(MONTH_STARTS), MONTH_STARTS, refusal=COUNTED),
-    Form(
-        "months: `2014-01`",
-        _rows(_dated(MONTH_STARTS, "%Y-%m")),
-        MONTH_STARTS,
-        refusal=COUNTED,
-    ),
+    Form("months, dated on the 1st", _rows(MONTH_STARTS), MONTH_STARTS, refusal=AS_STEPS),
+    Form("months: `2014-01`", _rows(_dated(MONTH_STARTS, "%Y-%m")), MONTH_STARTS, refusal=AS_STEPS),
     Form(
         "quarters: `1998Q1`, with other names",
-        _rows(_at(OF_QUARTERS.astype(str)), "region", "quarter", "visitors"),
+        _rows(_timed(OF_QUARTERS.astype(str)), "region", "quarter", "visitors"),
         QUARTERS,
-        refusal=COUNTED,
+        refusal=AS_STEPS,
     ),
-    Form(
-        "shops that are closed on Sundays",
-        _text(_dated(SHOPS, "%d.%m.%Y").to_csv(sep=";")),
-        SHOPS,
-    ),
+    Form("shops that are closed on Sundays", _csv(_dated(SHOPS, "%d.%m.%Y"), sep=";"), SHOPS),
     Form("years, and a country `NA`", _rows(YEARS, "country", "year", "tonnes"), YEARS),
-    Form("a logger that is late by seconds", _rows(_at(LATE)), FRAME, note="rounded"),
+    Form("a logger that is late by seconds", _rows(_timed(LATE)), FRAME, note="rounded"),
     Form(
         "meters: `Null`, blanks, `.0000000`, a stray row and a row twice",
-        _text(_meters()),
+        _csv(_meters(), index=False),
         HALF_HOURS.rename_axis("DateTime"),
         note="left out",
     ),
@@ -358,30 +316,30 @@ REPORTED = (
     Form("a folder of .txt files", _folder_of(FRAME, "txt"), refusal="rename them to .csv"),
     Form(
         "a row per day: `hh_0`, `hh_1`, …",
-        _text(_day_rows()),
+        _csv(_day_rows()),
         refusal="a row for each time|data.unfold=",
     ),
     Form(
         "a row per series: `d_1`, `d_2`, …",
-        _text(_series_in_rows()),
+        _csv(_series_in_rows()),
         None,
         refusal="turn the table|data.unfold=",
     ),
     Form(
         "offsets that change: `+02:00`, `+01:00`",
-        _text(LOCAL.to_csv()),
+        _csv(LOCAL),
         LOCAL.tz_convert(None),
         note="offset from UTC changes",
     ),
     Form(
         "decimal commas, and zeros before a client existed",
-        _text(_changed(2, slice(0, 360), 0.0).to_csv(sep=";", decimal=",")),
+        _csv(_changed(2, slice(0, 360), 0.0), sep=";", decimal=","),
         _changed(2, slice(0, 360), 0.0),
         note="15 days of zeros",
     ),
     Form(
         "Excel's days: `45579.041666667`",
-        _text(_at(pd.Index(EXCEL_DAYS, name="Datum")).to_csv(sep=";")),
+        _csv(_timed(pd.Index(EXCEL_DAYS, name="Datum")), sep=";"),
         note="Excel's days",
     ),
     Form(
@@ -397,7 +355,7 @@ REPORTED = (
     ),
     Form(
         "two columns that name a client",
-        _text(TWO_NAMES.to_csv(index=False)),
+        _csv(TWO_NAMES, index=False),
         None,
         note="join",
         refusal="join",
@@ -410,35 +368,31 @@ REPORTED = (
     Form("a logger's four lines above", _text(LOGGER), refusal="in line 2"),
     Form(
         "-9999 where a value is missing",
-        _text(_changed(0, slice(400, 412), -9999.0).to_csv()),
+        _csv(_changed(0, slice(400, 412), -9999.0)),
         _changed(0, slice(400, 412), -9999.0),
         note="if it stands for a missing value",
     ),
     Form(
         "counters that only rise",
-        _text(FRAME.cumsum().round(1).to_csv()),
+        _csv(FRAME.cumsum().round(1)),
         FRAME.cumsum().round(1),
         note="only rise",
     ),
-    Form("long gaps", _text(_gappy().to_csv()), _gappy(), note="values are missing"),
-    Form(
-        "some rows twice",
-        _text(pd.concat([_long(FRAME), SUBSET]).to_csv(index=False)),
-        note="repeat",
-    ),
+    Form("long gaps", _csv(_gappy()), _gappy(), note="values are missing"),
+    Form("some rows twice", _csv(pd.concat([_long(FRAME), SUBSET]), index=False), note="repeat"),
     Form(
         "some rows twice, with other values",
-        _text(pd.concat([_long(FRAME), SUBSET.assign(y=SUBSET["y"] + 1)]).to_csv(index=False)),
+        _csv(pd.concat([_long(FRAME), SUBSET.assign(y=SUBSET["y"] + 1)]), index=False),
         None,
         refusal="comes twice with different values",
     ),
     Form(
         "a single series: `timestamp,value`",
-        _text(FRAME[["north"]].set_axis(["value"], axis=1).rename_axis("timestamp").to_csv()),
+        _csv(FRAME[["north"]].set_axis(["value"], axis=1).rename_axis("timestamp")),
         FRAME[["north"]].set_axis(["value"], axis=1),
     ),
     Form("60 hours", _rows(FRAME[:60]), FRAME[:60], note="too little history"),
-    Form("weather after the last value", _text(WEATHER.to_csv(index=False)), FRAME[:-24]),
+    Form("weather after the last value", _csv(WEATHER, index=False), FRAME[:-24]),
     Form("a copy of another client", _folder_of(COPIES), COPIES, note="has the values of"),
     Form(
         "images of two sizes",
@@ -467,23 +421,22 @@ REPORTED = (
     Form("a missing reading in a sequence", _arrays(missing=True), None, refusal="is nan"),
     Form(
         "`station,lat,lon,time,pm25`",
-        _text(_with_more_columns(lat=50.0, lon=8.0)),
+        _csv(_with_more_columns(lat=50.0, lon=8.0), index=False),
         refusal="which column is to be forecast: lat, lon, pm25",
         answer={"data.columns": "pm25"},
     ),
-    Form("`year,month,day,hour`", _text(_in_parts()), refusal="pd.to_datetime"),
+    Form("`year,month,day,hour`", _csv(_in_parts(), index=False), refusal="pd.to_datetime"),
     Form(
         "`date,store,sales`, stores 1 to 3",
-        _text(
-            _long(_at(DAILY.index, STORES), "store", "date", "sales")[
+        _csv(
+            _long(_timed(DAILY.index, STORES), "store", "date", "sales")[
                 ["date", "store", "sales"]
-            ].to_csv(index=False)
+            ],
+            index=False,
         ),
-        _at(DAILY.index, STORES),
+        _timed(DAILY.index, STORES),
     ),
-    Form(
-        "pandas' index in the first column", _text(_long(FRAME).to_csv()), note="numbers the rows"
-    ),
+    Form("pandas' index in the first column", _csv(_long(FRAME)), note="numbers the rows"),
     Form(
         "Excel with a title above",
         _sheet([["Load 2024"], [], []]),
@@ -491,73 +444,70 @@ REPORTED = (
     ),
     Form(
         "features, a label and a site in each row",
-        _text(
+        _csv(
             pd.DataFrame(np.random.default_rng(0).normal(size=(90, 4)).round(3))
             .add_prefix("x")
             .assign(label=[0, 1, 2] * 30)
             .set_axis(pd.Index(["oslo", "rome"] * 45, name="site"))
-            .to_csv()
         ),
         None,
         refusal="a table of features with a label",
     ),
     Form("images of several sites in an npz: `x, y, client`", _arrays(images=True), None),
     # Forms like these that nobody reported.
-    Form("business days", _text(_days("B", 480).to_csv()), _days("B", 480)),
+    Form("business days", _csv(_days("B", 480)), _days("B", 480)),
     Form("weeks, dated on Sundays", _rows(_days("W-SUN", 300)), _days("W-SUN", 300)),
     Form(
         "month ends: `31.01.2014`",
-        _text(_dated(_days("ME", 132), "%d.%m.%Y").to_csv(sep=";")),
+        _csv(_dated(_days("ME", 132), "%d.%m.%Y"), sep=";"),
         _days("ME", 132),
-        refusal=COUNTED,
+        refusal=AS_STEPS,
     ),
     Form(
         "quarters: `1998-Q1`",
-        _text(_at(OF_QUARTERS.strftime("%Y-Q%q").rename("date")).to_csv()),
+        _csv(_timed(OF_QUARTERS.strftime("%Y-Q%q").rename("date"))),
         QUARTERS,
-        refusal=COUNTED,
+        refusal=AS_STEPS,
         must=False,
     ),
     Form(
         "hours 1 to 24: `14.10.2024 24:00`",
-        _text(
-            FRAME[1:]
-            .set_axis(
+        _csv(
+            FRAME[1:].set_axis(
                 (HOURS[1:] - pd.Timedelta(hours=1)).strftime("%d.%m.%Y ")
-                + pd.Index([f"{hour or 24:02d}:00" for hour in HOURS[1:].hour], name="time"),
+                + pd.Index([f"{hour or 24:02d}:00" for hour in HOURS[1:].hour], name="time")
             )
-            .to_csv()
         ),
         FRAME[1:],
         must=False,
     ),
-    Form("`date,hour`", _text(_in_parts(with_year=False)), refusal="join", must=False),
-    Form("`14-Oct-2024 13:00`", _text(_with_times("%d-%b-%Y %H:%M").to_csv()), must=False),
+    Form("`date,hour`", _csv(_in_parts(with_year=False), index=False), refusal="join", must=False),
+    Form("`14-Oct-2024 13:00`", _csv(_with_times("%d-%b-%Y %H:%M")), must=False),
     Form(
         "milliseconds since 1970",
-        _text(FRAME.set_axis(HOURS.as_unit("ms").asi8).rename_axis("time").to_csv()),
+        _csv(FRAME.set_axis(HOURS.as_unit("ms").asi8).rename_axis("time")),
     ),
     Form(
         "umlauts in the encoding of Windows",
-        _bytes(FRAME.rename(columns={"south": "Süd"}).to_csv().encode("cp1252")),
+        _csv(FRAME.rename(columns={"south": "Süd"}), encoding="cp1252"),
         FRAME.rename(columns={"south": "Süd"}),
         refusal="UTF-8",
     ),
     Form(
         "a byte order mark, and lines of Windows",
-        _bytes(FRAME.to_csv(lineterminator="\r\n").encode("utf-8-sig")),
+        _csv(FRAME, lineterminator="\r\n", encoding="utf-8-sig"),
     ),
     Form("blanks after the commas", _text(FRAME.to_csv().replace(",", ", ")), must=False),
     Form(
         "`-` where a value is missing",
-        _text(_changed(1, slice(9, 12), np.nan).to_csv(na_rep="-")),
+        _csv(_changed(1, slice(9, 12), np.nan), na_rep="-"),
         _changed(1, slice(9, 12), np.nan),
         refusal="data.missing-values=-",
         answer={"data.missing-values": "-"},
     ),
     Form(
         "a unit in each cell: `10.2 kW`",
-        _text(FRAME.map("{} kW".format).to_csv()),
+        _csv(FRAME.map("{} kW".format)),
         None,
         refusal="leave 'kW' out of the cells",
     ),
@@ -574,16 +524,18 @@ REPORTED = (
     ),
     Form(
         "a row per year: `year,jan,…,dec`",
-        _text(_year_rows()),
-        _at(pd.date_range("1990-01-01", periods=360, freq="MS"))[["north"]].set_axis(["a"], axis=1),
+        _csv(_year_rows()),
+        _timed(pd.date_range("1990-01-01", periods=360, freq="MS"))[["north"]].set_axis(
+            ["a"], axis=1
+        ),
         refusal="data.unfold=jan,dec",
         answer={"data.unfold": "jan,dec"},
     ),
-    Form("a total beside its parts", _text(PARTS.to_csv()), PARTS, note="is the sum of"),
-    Form("a giant beside small ones", _text(GIANT.to_csv()), GIANT, note="of the median client"),
+    Form("a total beside its parts", _csv(PARTS), PARTS, note="is the sum of"),
+    Form("a giant beside small ones", _csv(GIANT), GIANT, note="of the median client"),
     Form(
         "a load and its weather: `time,load,temperature`",
-        _text(FRAME[["north", "south"]].set_axis(["load", "temperature"], axis=1).to_csv()),
+        _csv(FRAME[["north", "south"]].set_axis(["load", "temperature"], axis=1)),
         FRAME[["north"]].set_axis(["load"], axis=1),
         {"data.columns": "load", "data.known": "temperature"},
     ),
@@ -596,70 +548,63 @@ REPORTED = (
 )
 
 FORMS = (
-    Form("a column per client", _text(FRAME.to_csv())),
-    Form("a row per client and time: `unique_id,ds,y`", _text(_long(FRAME).to_csv(index=False))),
+    Form("a column per client", _csv(FRAME)),
+    Form("a row per client and time: `unique_id,ds,y`", _csv(_long(FRAME), index=False)),
     Form(
         "the same with other names, by time",
-        _text(
-            _long(FRAME, "site", "when", "kW")
-            .sort_values("when", kind="stable")
-            .to_csv(index=False)
-        ),
+        _csv(_long(FRAME, "site", "when", "kW").sort_values("when", kind="stable"), index=False),
     ),
-    Form("a folder with a file per client", _folder),
-    Form("gzipped", _gzipped),
-    Form("Parquet", _parquet),
-    Form("Excel", _excel),
-    Form("`10,2;20,1`", _text(FRAME.to_csv(sep=";", decimal=","))),
-    Form('`"1,100.5"`', _text(_as_written(",.1f", ".", ",").to_csv())),
-    Form("`1.100,5`", _text(_as_written(",.1f", ",", ".").to_csv(sep=";"))),
+    Form("a folder with a file per client", _folder_of(FRAME)),
+    Form("gzipped", _file(FRAME.to_csv, "a.csv.gz")),
+    Form("Parquet", _file(_long(FRAME).to_parquet, "a.parquet")),
+    Form("Excel", _file(FRAME.to_excel, "a.xlsx")),
+    Form("`10,2;20,1`", _csv(FRAME, sep=";", decimal=",")),
+    Form('`"1,100.5"`', _csv(_as_written(",.1f", ".", ","))),
+    Form("`1.100,5`", _csv(_as_written(",.1f", ",", "."), sep=";")),
     Form(
         '`"1,100"` in all cells',
-        _text((FRAME.round() + 1000).map("{:,.0f}".format).to_csv()),
+        _csv((FRAME.round() + 1000).map("{:,.0f}".format)),
         None,
         refusal="set data.decimal to point or comma",
     ),
-    Form("`31.01.2024 13:00`", _text(_with_times("%d.%m.%Y %H:%M").to_csv())),
-    Form("`1/31/2024 1:00 PM`", _text(_with_times("%m/%d/%Y %I:%M %p").to_csv())),
+    Form("`31.01.2024 13:00`", _csv(_with_times("%d.%m.%Y %H:%M"))),
+    Form("`1/31/2024 1:00 PM`", _csv(_with_times("%m/%d/%Y %I:%M %p"))),
     Form(
         "`01/02/2024`, never a day above 12",
-        _text(MONTHS.rename_axis("time").to_csv()),
+        _csv(MONTHS.rename_axis("time")),
         None,
         refusal="write the year first",
     ),
     Form(
         "times with an offset: `+01:00`",
-        _text(FRAME.tz_localize("Etc/GMT-1").to_csv()),
+        _csv(FRAME.tz_localize("Etc/GMT-1")),
         FRAME.shift(-1, freq="h"),
     ),
-    Form(
-        "seconds since 1970",
-        _text(FRAME.set_axis(HOURS.as_unit("s").asi8).rename_axis("time").to_csv()),
-    ),
-    Form("rows in any order", _text(FRAME.sample(frac=1, random_state=0).to_csv())),
+    Form("seconds since 1970", _csv(FRAME.set_axis(HOURS.as_unit("s").asi8).rename_axis("time"))),
+    Form("rows in any order", _csv(FRAME.sample(frac=1, random_state=0))),
     Form("a row of units", _text(FRAME.to_csv().replace("\n", "\n,kW,kW,kW\n", 1))),
     Form(
         "no header",
-        _text(FRAME.to_csv(header=False)),
+        _csv(FRAME, header=False),
         FRAME.set_axis([f"column-{n}" for n in (2, 3, 4)], axis=1),
     ),
     Form(
         "rows left out that mean zero",
-        _text(_long(SPARSE).query("y > 0").to_csv(index=False)),
+        _csv(_long(SPARSE).query("y > 0"), index=False),
         SPARSE,
         {"data.missing": "zero"},
     ),
-    Form("local times, summer time ends", _text(LOCAL.tz_localize(None).to_csv()), AVERAGED),
+    Form("local times, summer time ends", _csv(LOCAL.tz_localize(None)), AVERAGED),
     Form(
         "local times with their zone",
-        _text(LOCAL.tz_localize(None).to_csv()),
+        _csv(LOCAL.tz_localize(None)),
         LOCAL.tz_convert(None),
         {"data.time-zone": BERLIN},
     ),
-    Form("a column of texts", _text(FRAME.assign(note=["dry", "wet"] * 720).to_csv())),
+    Form("a column of texts", _csv(FRAME.assign(note=["dry", "wet"] * 720))),
     Form(
         "a cell that is no number, further down",
-        _text(_with_a_bad_cell()),
+        _csv(_with_a_bad_cell()),
         None,
         refusal="line 302: 'n.d.' is not a number",
     ),
@@ -667,7 +612,7 @@ FORMS = (
 )
 
 
-READ, NOTED, ASKED, BAD = "Read", "Read, with a note", "Refused in one line", "Not good"
+READ, NOTED, ONE_LINE, BAD = "Read", "Read, with a note", "Refused in one line", "Not good"
 _FIRST, _LAST = 12, 10  # words of a long refusal that the page shows
 
 
@@ -704,7 +649,7 @@ def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
             is_good = form.expected is not None and _equal(
                 _read(path, form.answer)[0], form.expected
             )
-        return Outcome(form, ASKED if is_good else BAD, _shown(reason, path))
+        return Outcome(form, ONE_LINE if is_good else BAD, _shown(reason, path))
     notes = [line.removeprefix("warning ") for line in lines if line.startswith("warning")]
     is_right = form.expected is not None or bool(form.note) or not form.refusal
     if form.expected is not None:
@@ -761,7 +706,7 @@ def _equal(clients: list[ClientSeries], expected: pd.DataFrame) -> bool:
 def lines_of(outcomes: list[Outcome]) -> list[str]:
     """Return the lines for the page: the forms by grade, each grade with its number."""
     lines: list[str] = []
-    for grade in (READ, NOTED, ASKED, BAD):
+    for grade in (READ, NOTED, ONE_LINE, BAD):
         rows = [outcome.line for outcome in outcomes if outcome.grade == grade]
         head = [] if grade in (READ, NOTED) else ["| form | message |", "| --- | --- |"]
         if rows:

@@ -16,7 +16,6 @@ an engine it says so and ends with 0.
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -26,14 +25,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.containers import REPOSITORY, CannotTry, find_compose
+from benchmarks.containers import CannotTry, docker, find_compose
 from benchmarks.machine import machine_line
+from benchmarks.pages import ROOT
+from benchmarks.parts import parser_of, wait_until
 from fedproto_app.core.version import __version__
 
-GUIDE = REPOSITORY / "docs" / "deployment.md"
+GUIDE = ROOT / "docs" / "deployment.md"
 PLACES = ("one", "server", "site")
 LONGEST, READY = 1800.0, 900.0  # seconds: of one command; until containers are healthy
 INTERNET = "guide-internet"
@@ -70,10 +72,10 @@ class Machine:
         folder.mkdir()
         everything = ["."] if place == "one" else ["docker", "configs", "docker-compose.yml"]
         listed = ["git", "ls-files", "-z", *everything]
-        files = subprocess.run(listed, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+        files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
         for file in filter(None, files.stdout.split("\0")):
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(REPOSITORY / file, folder / file)
+            shutil.copy(ROOT / file, folder / file)
 
     def type(self, block: Block, seconds: float = LONGEST) -> str:
         """Run the block's commands here. Raises RuntimeError if a command fails."""
@@ -135,15 +137,15 @@ class Machine:
 
     def await_health(self) -> None:
         """Wait until all running containers are healthy. Raises RuntimeError after the deadline."""
-        deadline = time.monotonic() + READY
-        while True:
-            states = self.containers()
-            ill = {n: s for n, s in states.items() if "(healthy)" not in s and "(0)" not in s}
-            if states and not ill:
-                return
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"not healthy: {ill or 'no containers'}")
-            time.sleep(2)
+
+        def healthy() -> bool:
+            states = self.containers().values()
+            return bool(states) and all("(healthy)" in s or "(0)" in s for s in states)
+
+        try:
+            wait_until(healthy, "health", READY, interval=2)
+        except TimeoutError:
+            raise RuntimeError(f"not healthy: {self.containers() or 'no containers'}") from None
 
 
 class Play:
@@ -221,8 +223,8 @@ class Play:
             "pyproject.toml", (f'version = "{__version__}"', f'version = "{NEXT_VERSION}"')
         )
         image = self._guide[("one", "image")]
-        named = image.commands.replace("--tag fedproto-app", f"--tag fedproto-app:{NEXT_VERSION}")
-        machine.type(image._replace(commands=named))
+        renamed = image.commands.replace("--tag fedproto-app", f"--tag fedproto-app:{NEXT_VERSION}")
+        machine.type(image._replace(commands=renamed))
 
     def _upgrade(self, machine: Machine) -> None:
         env = f"etc/fedproto/{machine.place}.env"
@@ -238,8 +240,8 @@ class Play:
         """Train a round with sites of these versions, and see that every site took part."""
         name = f"VERSIONS-{'-'.join(versions.values())}"
         for site, version in versions.items():
-            asked = ("exec", f"site-{site}_clientapp_1", "fedproto", "--version")
-            answer = docker(*asked).strip()
+            command = ("exec", f"site-{site}_clientapp_1", "fedproto", "--version")
+            answer = docker(*command).strip()
             assert answer == f"fedproto-app {version}", f"{site} has {answer}"
         train = self._guide[("server", "train")]
         changes = f"name={name} --set rounds=1 --set nodes.minimum={len(versions)}"
@@ -257,12 +259,13 @@ class Play:
         }
 
     def _rekeyed(self, server: Machine, old: str) -> None:
-        deadline = time.monotonic() + READY
-        while (state := self._nodes(server)["harbour"])[0] != "online":
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"harbour is {state}")
-            time.sleep(5)
-        assert state[1] != old, "harbour has its old key"
+        wait_until(
+            lambda: self._nodes(server)["harbour"][0] == "online",
+            "harbour is online",
+            READY,
+            interval=5,
+        )
+        assert self._nodes(server)["harbour"][1] != old, "harbour has its old key"
 
     def _one_node_left(self, server: Machine) -> None:
         names = list(self._nodes(server))
@@ -296,7 +299,7 @@ class Play:
         inside = f"{site.folder}:/made"
         docker(
             *("run", "--rm", "--network", "none", "--user", "0:0", "-v", inside),
-            *("-v", f"{REPOSITORY / 'docker'}:/docker:ro", "fedproto-app"),
+            *("-v", f"{ROOT / 'docker'}:/docker:ro", "fedproto-app"),
             *("python3", "/docker/example.py", "/made/example"),
         )
         (site.folder / "srv").mkdir()
@@ -310,14 +313,11 @@ class Play:
             docker("network", "connect", *alias, INTERNET, container)
 
     def _await_rounds(self, server: Machine, count: int) -> None:
-        def look() -> None:
-            deadline = time.monotonic() + LONGEST
-            while self._rounds(server) < count:
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"no {count} rounds within {LONGEST:.0f} s")
-                time.sleep(3)
-
-        self._do(f"round {count} is done", look)
+        title = f"round {count} is done"
+        done = partial(
+            wait_until, lambda: self._rounds(server) >= count, title, LONGEST, interval=3
+        )
+        self._do(title, done)
 
     def _rounds(self, server: Machine) -> int:
         file = "/runs/RUN/rounds.jsonl"
@@ -354,7 +354,7 @@ class Play:
         start = time.monotonic()
         try:
             action()
-        except (RuntimeError, AssertionError, subprocess.SubprocessError) as error:
+        except (RuntimeError, AssertionError, TimeoutError, subprocess.SubprocessError) as error:
             print(f"FAILED {time.monotonic() - start:4.0f} s  {step}: {error}", flush=True)
             raise SystemExit(1) from None
         print(f"ok     {time.monotonic() - start:4.0f} s  {step}", flush=True)
@@ -363,15 +363,6 @@ class Play:
 def _run_of(rounds: int, sites: int) -> list[tuple[str, str]]:
     """Changes of configs/federation.toml: so many rounds and sites."""
     return [("rounds = 10", f"rounds = {rounds}"), ("minimum = 3 ", f"minimum = {sites} ")]
-
-
-def docker(*arguments: str) -> str:
-    """Run a command of the engine. Raises RuntimeError if it fails."""
-    command = ["docker", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
-    return done.stdout
 
 
 @contextmanager
@@ -395,7 +386,7 @@ def cleaned_up(folder: Path) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("chapters", nargs="*", default=["one", "many"], metavar="one|many")
     parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE", "python:3.11-slim"))
     arguments = parser.parse_args()

@@ -28,7 +28,16 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.machine import processors
-from benchmarks.pages import ROOT, UNKNOWN, Lines, Shown, data_root, publish, with_origin
+from benchmarks.pages import (
+    ROOT,
+    UNKNOWN,
+    Lines,
+    Shown,
+    data_root,
+    picture,
+    publish,
+    with_origin,
+)
 from benchmarks.parts import parser_of
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance
@@ -40,7 +49,7 @@ from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import solve, symmetric
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import COEFFICIENTS
-from fedproto_app.report.drawing import STYLE, look
+from fedproto_app.report.drawing import look
 from fedproto_app.settings import Settings, flat_settings, settings_from
 from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, make_learner, new_cohort
@@ -192,7 +201,7 @@ def newcomers(
     """
     ridge, kindred = (learner_of(settings, method) for method in METHODS)
     errors: Errors = {method: [] for method in (LAST_VALUE, LAST_PERIOD, RIDGE, ALONE, KINDRED)}
-    sent = joined(contributions)
+    all_arrays = joined(contributions)
     for row, client_series in enumerate(series):
         client = Client(client_series, settings, days or settings.data.periodic_window)
         if not days:
@@ -203,10 +212,10 @@ def newcomers(
         copies = {LAST_VALUE: blocks.close[..., -1:], LAST_PERIOD: blocks.lagged[..., -1, :]}
         for method, repeated in copies.items():
             errors[method].append(client.judged(kindred.task.judge(repeated, cohort.samples)))
-        prototypes = sent[PROTOTYPE].copy()
+        prototypes = all_arrays[PROTOTYPE].copy()
         prototypes[row] = mean_day(cohort.samples)[0].numpy()
-        now = {**sent, PROTOTYPE: prototypes}
-        arrays = priors_of(now, temperatures_of(kindred), slice(row, row + 1))
+        changed = {**all_arrays, PROTOTYPE: prototypes}
+        arrays = priors_of(changed, temperatures_of(kindred), slice(row, row + 1))
         if days:
             errors[RIDGE].append(client.error(ridge, client.fitted_alone(ridge)[0]))
             cohort, _ = client.fitted_alone(kindred)
@@ -290,12 +299,9 @@ def lines_of(name: str, of_days: Mapping[str, Errors]) -> Lines:
 
 def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
     """Draw a panel for each data set: error by days of training, mean and median."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-    with rc_context(STYLE | {"svg.hashsalt": "history", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(10, 3.8), layout="constrained")
+    with picture(file, 10, 3.8) as figure:
         panels = figure.subplots(1, len(figures))
         for axes, (name, data) in zip(panels, figures.items(), strict=True):
             labels = list(data["days"])
@@ -314,7 +320,6 @@ def draw(figures: Mapping[str, Mapping[str, Any]], file: Path) -> None:
         panels[0].set_ylabel("test MSE")
         handles = axes.get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=3)
-        figure.savefig(file, metadata={"Date": None})
 
 
 def main() -> None:
@@ -334,9 +339,9 @@ def main() -> None:
             data = json.loads((OUTPUT / f"{name}.json").read_text(encoding="utf-8"))
             figures[name] = data
             runs = f"`python -m {MAKER} {name}`, {data['clients']} clients, seed 0"
-            made = data["made"].replace("; ", " on ")
+            origin = data["made"].replace("; ", " on ")
             for section, shown in SHOWN.items():
-                lines = with_origin(lines_of(name, data[section]), runs, made)
+                lines = with_origin(lines_of(name, data[section]), runs, origin)
                 publish(PAGE, section, MAKER, lines, shown)
     if len(figures) == len(SETS):
         draw(figures, PAGE.with_suffix(".svg"))

@@ -3,18 +3,14 @@
     python -m benchmarks.interval_coverage                # simulated errors
     python -m benchmarks.interval_coverage --real         # milano, electricity, m4, METR-LA
 
-*before* is split conformal for each step ahead alone: the ⌈(n + 1) · level⌉-th smallest of the n
-sizes of its validation errors, or the largest. *after* is `first_half_widths`.
-
 Simulated: the errors of 2,000 series, of n validation forecasts that begin a step apart, and of the
 first forecast whose values all come later. Its coverage is the mean over series and steps. Real:
-`analytic` is trained once with each length of the validation part, and the half widths of its
-validation errors are held against all test forecasts, as they are and as they follow the errors.
+`analytic` is trained once with each length of the validation part, and half widths that follow the
+errors are held against all test forecasts.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 import fedproto_app
-from benchmarks.pages import data_root
+from benchmarks.pages import data_root, print_table
+from benchmarks.parts import parser_of
 from benchmarks.results.declared import page
 from fedproto_app.data.recognition import reading_of
 from fedproto_app.data.sources import load_series
@@ -38,37 +35,23 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 
 Floats = NDArray[np.floating]
 Draw = Callable[[tuple[int, ...]], Floats]
-Rule = Callable[[Floats], Floats]  # errors [K, n, H] → half widths [L, K, H] of LEVELS
 
 SERIES = 2000
 COUNTS = (5, 8, 12, 20)  # validation forecasts
 HORIZON = 24
 # Name, steps ahead, calendar, and number of validation forecasts (None: data.validation-share).
 REAL = (
-    *(("milano", HORIZON, "week", count) for count in (*COUNTS, None)),
-    *(("electricity", HORIZON, "week", count) for count in (*COUNTS, None)),
+    ("milano", HORIZON, "week", 5),
+    ("milano", HORIZON, "week", None),
+    ("electricity", HORIZON, "week", None),
     ("m4", HORIZON, "week", None),
     ("metr-la", 12, "phase", None),
-    ("milano", 1, "none", None),
-    ("electricity", 1, "none", None),
-    ("m4", 1, "week", None),
-    ("metr-la", 1, "phase", None),
 )
 
 
-def split_conformal(errors: Floats) -> Floats:
-    """Return the half widths of the rule before, [L, K, H], of errors [K, n, H]."""
-    ordered, count = np.sort(np.abs(errors), axis=1), errors.shape[1]
-    ranks = [min(-(-(count + 1) * level // 100), count) for level in LEVELS]
-    return np.stack([ordered[:, rank - 1] for rank in ranks])
-
-
-def pooled(errors: Floats) -> Floats:
-    """Return the half widths of the rule now, [L, K, H], of errors [K, n, H]."""
+def half_widths(errors: Floats) -> Floats:
+    """Return the half widths [L, K, H] of validation errors [K, n, H]."""
     return first_half_widths(errors, np.ones(errors.shape, dtype=bool), LEVELS)
-
-
-RULES: dict[str, Rule] = {"before": split_conformal, "after": pooled}
 
 
 def of_their_time(errors: Floats, horizon: int) -> Floats:
@@ -117,18 +100,17 @@ def simulated_errors(generator: np.random.Generator, samples: int) -> dict[str, 
     }
 
 
-def simulated_coverage(seed: int = 0) -> dict[str, dict[int, dict[str, list[float]]]]:
-    """Return the coverage of each level in percent, by case, number of forecasts and rule."""
+def simulated_coverage(seed: int = 0) -> dict[str, dict[int, list[float]]]:
+    """Return the coverage of each level in percent, by case and number of forecasts."""
     generator = np.random.default_rng(seed)
-    coverages: dict[str, dict[int, dict[str, list[float]]]] = {}
+    coverages: dict[str, dict[int, list[float]]] = {}
     for count in COUNTS:
         # The first forecast after the last validation target begins HORIZON steps later.
         for case, errors in simulated_errors(generator, count + HORIZON).items():
             later = np.abs(errors[:, count - 1 + errors.shape[2]])
-            coverages.setdefault(case, {})[count] = {
-                name: [100 * float((later <= widths).mean()) for widths in rule(errors[:, :count])]
-                for name, rule in RULES.items()
-            }
+            coverages.setdefault(case, {})[count] = [
+                100 * float((later <= widths).mean()) for widths in half_widths(errors[:, :count])
+            ]
     return coverages
 
 
@@ -173,44 +155,37 @@ def real_errors(
     return errors
 
 
-def real_coverage(clients: Sequence[tuple[Floats, Floats]]) -> dict[str, list[float]]:
-    """Return the mean coverage of each level in percent, by rule, unmoved and following."""
-    covered: dict[str, list[list[float]]] = {}
+def real_coverage(clients: Sequence[tuple[Floats, Floats]]) -> list[float]:
+    """Return the mean coverage of each level in percent, of half widths that follow the errors."""
+    shares = []
     for validation, test in clients:
         scores = np.abs(test)[None]
-        for rule_name, rule in RULES.items():
-            first = rule(validation[None])
-            followed = tracked(first, scores, np.ones(scores.shape, dtype=bool), LEVELS).at
-            for state, widths in (("unmoved", first[:, :, None]), ("following", followed)):
-                shares = [100 * float((scores <= level).mean()) for level in widths]
-                covered.setdefault(f"{rule_name}, {state}", []).append(shares)
-    return {name: np.mean(shares, axis=0).tolist() for name, shares in covered.items()}
-
-
-def pair(coverage: Sequence[float]) -> str:
-    return " / ".join(f"{share:.1f}" for share in coverage)
+        judged = np.ones(scores.shape, dtype=bool)
+        followed = tracked(half_widths(validation[None]), scores, judged, LEVELS).at
+        shares.append([100 * float((scores <= widths).mean()) for widths in followed])
+    return list(map(float, np.mean(shares, axis=0)))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Coverage of intervals from few errors.")
+    parser = parser_of(__doc__)
     parser.add_argument("--real", action="store_true", help="real series instead of simulated")
+    levels = [f"coverage of {level}%" for level in LEVELS]
     if not parser.parse_args().real:
-        print("| errors | n | before | after |\n|---|---|---|---|")
-        for case, by_count in simulated_coverage().items():
-            for count, rules in by_count.items():
-                print(f"| {case} | {count} | {pair(rules['before'])} | {pair(rules['after'])} |")
+        rows = [
+            (case, str(count), *(f"{share:.1f}" for share in coverage))
+            for case, by_count in simulated_coverage().items()
+            for count, coverage in by_count.items()
+        ]
+        print_table([("errors", "validation forecasts", *levels), *rows])
         return
-    order = ("before, unmoved", "after, unmoved", "before, following", "after, following")
-    print(f"| data, steps ahead, calendar | clients | n | {' | '.join(order)} |")
-    print("|---|---|---|---|---|---|---|")
-    for name, horizon, calendar, wanted in REAL:
-        clients = real_errors(name, horizon, calendar, wanted)
-        number = int(np.median([len(validation) for validation, _ in clients]))
-        coverage = real_coverage(clients)
-        cells = " | ".join(pair(coverage[key]) for key in order)
-        print(
-            f"| {name}, {horizon}, {calendar} | {len(clients)} | {number} | {cells} |", flush=True
-        )
+    lines = [["data, steps ahead, calendar", "clients", "validation forecasts", *levels]]
+    for name, horizon, calendar, count in REAL:
+        clients = real_errors(name, horizon, calendar, count)
+        forecasts = int(np.median([len(validation) for validation, _ in clients]))
+        cells = [str(len(clients)), str(forecasts)]
+        cells += [f"{share:.1f}" for share in real_coverage(clients)]
+        lines.append([f"{name}, {horizon}, {calendar}", *cells])
+    print_table(lines)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from typing import Any, Self, TypeVar
 import tomli_w
 
 from benchmarks.faults import hook
+from benchmarks.pages import ROOT
 from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.keys import make_keys
@@ -41,8 +42,6 @@ from fedproto_app.ops.superlink import (
     free_port,
     tail,
 )
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 _T = TypeVar("_T")
 
@@ -293,7 +292,7 @@ class LocalFederation:
         nodes = self.connection.ask("supernode", "list", _CONNECTION)["nodes"]
         return {int(node["node-id"]) for node in nodes if node["status"] == "online"}
 
-    def submit(self, run_config: Mapping[str, Any], app: Path = REPOSITORY) -> str:
+    def submit(self, run_config: Mapping[str, Any], app: Path = ROOT) -> str:
         """Submit the app with these settings (nested, or with dotted keys). Return the run id."""
         return self.connection.submit(app, run_config)
 
@@ -351,7 +350,7 @@ def node_config(name: str, number: int, nodes: int, state_dir: Path) -> dict[str
     }
 
 
-def with_fault(folder: Path, fault: str, **more: str) -> dict[str, str]:
+def with_fault(folder: Path, fault: str) -> dict[str, str]:
     """Return the environment of a process with a fault of `benchmarks.faults.hook`, or {} without
     one. folder: where a copy of the hook is kept."""
     if not fault:
@@ -359,7 +358,7 @@ def with_fault(folder: Path, fault: str, **more: str) -> dict[str, str]:
     hooks = folder / "hooks"
     hooks.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(hook.__file__, hooks / "sitecustomize.py")
-    return {"PYTHONPATH": str(hooks), "FAULT": fault, **more}
+    return {"PYTHONPATH": str(hooks), "FAULT": fault}
 
 
 def _node_config(config: Mapping[str, str | int | float]) -> str:

@@ -11,12 +11,16 @@ import csv
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.machine import machine_line, processors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Lines = Sequence[Sequence[str]]  # a table: the column names, then its rows
 
@@ -74,6 +78,23 @@ def table_texts(lines: Lines, texts: int | None = 1) -> list[str]:
     return [f"| {' | '.join(line)} |" for line in (head, rule, *rows)]
 
 
+@contextmanager
+def picture(file: Path, width: float, height: float) -> Iterator[Figure]:
+    """Yield a figure of this size in inches, and write it as an SVG in the style of reports.
+
+    The same figures give the same bytes.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from fedproto_app.report.drawing import STYLE
+
+    with rc_context(STYLE | {"svg.hashsalt": file.stem, "svg.fonttype": "none"}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure
+        figure.savefig(file, metadata={"Date": None})
+
+
 # --- files of tables ----------------------------------------------------------------------------
 
 
@@ -109,10 +130,10 @@ def write_table(file: Path, lines: Lines) -> None:
         csv.writer(opened, lineterminator="\n").writerows(lines)
 
 
-def with_origin(lines: Lines, runs: str, made: str) -> Lines:
+def with_origin(lines: Lines, runs: str, date_and_machine: str) -> Lines:
     """Return the table with the last two columns of a file. Every line has this origin."""
     head, *rows = lines
-    return [[*head, RUNS, MADE], *([*row, runs, made] for row in rows)]
+    return [[*head, RUNS, MADE], *([*row, runs, date_and_machine] for row in rows)]
 
 
 def publish(page: Path, name: str, maker: str, lines: Lines, shown: Shown) -> Lines:

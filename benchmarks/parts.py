@@ -12,10 +12,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 Result = TypeVar("Result")
 
 # For `python -c`: the command line with this tree's code, without an installed program.
 PROGRAM = "from fedproto_app.cli.main import main; main()"
+
+
+def geometric_mean(values: ArrayLike) -> float:
+    """Return the geometric mean of ratios, NaN without any."""
+    ratios = np.asarray(values, dtype=np.float64)
+    return float(np.exp(np.log(ratios).mean())) if ratios.size else np.nan
 
 
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:
@@ -52,14 +61,14 @@ def changes_of(settings: Mapping[str, object]) -> list[str]:
 
 
 def wait_until(
-    holds: Callable[[], object], awaited: str, seconds: float, every: float = 0.05
+    holds: Callable[[], object], awaited: str, seconds: float, interval: float = 0.05
 ) -> None:
     """Wait until a condition holds. Raises `TimeoutError` if it does not within so many seconds."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{awaited}: not within {seconds:.0f} s")
-        time.sleep(every)
+        time.sleep(interval)
 
 
 def end(process: subprocess.Popen[bytes], seconds: float = 20.0) -> None:

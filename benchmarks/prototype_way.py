@@ -68,7 +68,10 @@ class Trace:
     def table(self) -> list[str]:
         """Return the table for the page, and the line that counts."""
         rows = [
-            (f"`{file}`", ", ".join(f"`{form}`" for form, of in self.forms.items() if of == file))
+            (
+                f"`{file}`",
+                ", ".join(f"`{form}`" for form, first in self.forms.items() if first == file),
+            )
             for file in self.files
         ]
         counts = f"{len(self.files)} files, {len(self.forms)} forms: `python -m {MAKER}`."

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.pages import ROOT
+from benchmarks.pages import ROOT, picture
 from benchmarks.results.declared import page
 from benchmarks.results.runs import finished
-from fedproto_app.report.drawing import STYLE, look
+from fedproto_app.report.drawing import look
 from fedproto_app.report.runs import Group
 
 PANELS = {"airwriting-clusters": "air-writing", "pendigits-clusters": "PenDigits"}
@@ -53,12 +53,8 @@ def rand_curve(group: Group) -> NDArray[np.float64]:
 
 def draw(panels: dict[str, dict[str, Group]], file: Path) -> None:
     """Draw a panel for each data set. panels: rows by name, by the panel's title."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     rows = page("sequences").tables["pendigits-clusters"].rows
-    with rc_context({**STYLE, "svg.hashsalt": "rand", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(5.2 * len(panels), 3.6), layout="constrained")
+    with picture(file, 5.2 * len(panels), 3.6) as figure:
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for panel, (title, groups) in zip(axes, panels.items(), strict=True):
             for name, group in groups.items():
@@ -68,7 +64,6 @@ def draw(panels: dict[str, dict[str, Group]], file: Path) -> None:
             panel.set(title=title, xlabel="round of phase 2", ylim=(None, 1.02))
         axes[0].set_ylabel("Rand index (1: the true groups)")
         axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5))
-        figure.savefig(file, metadata={"Date": None})
 
 
 if __name__ == "__main__":

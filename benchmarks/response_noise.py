@@ -26,16 +26,17 @@ import numpy as np
 import torch
 
 from benchmarks.pages import Lines, Shown, made_today, publish, table_texts, with_origin
-from benchmarks.parts import parser_of
+from benchmarks.parts import geometric_mean, parser_of
 from benchmarks.response_results import (
     DAY,
     OUTPUT,
     PAGE,
     SETS,
+    STARTS,
     DayAhead,
     Start,
-    geometric,
     series_of,
+    without,
 )
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.messages import Arrays
@@ -89,11 +90,11 @@ class Shared:
         totals = self._strategy(settings).totals
         self.sums: dict[str, Any] = {}
         for client in clients:
-            for name, array in self._start.sent(SumsLearner, [client], totals).items():
-                sent = array.astype(np.float64)
+            for name, array in self._start.sums(SumsLearner, [client], totals).items():
+                row = array.astype(np.float64)
                 if name == ROW:
-                    sent = clipped_rows(sent, settings.privacy.clip)
-                self.sums[name] = self.sums.get(name, 0.0) + sent
+                    row = clipped_rows(row, settings.privacy.clip)
+                self.sums[name] = self.sums.get(name, 0.0) + row
         self.clients = len(clients)
 
     def _strategy(self, settings: Any) -> SumsStrategy:
@@ -113,10 +114,10 @@ class Shared:
             least = fewest(rules.secure_minimum, rules.secure_share, count)
             # All nodes remain, so their shares together have count/least of the variance needed.
             multiplier = plan.noise_multiplier * np.sqrt(count / least)
-            needed = {ROW: Noise(multiplier, settings.privacy.clip, sums[ROW].size)}
+            noise_of_sums = {ROW: Noise(multiplier, settings.privacy.clip, sums[ROW].size)}
             stream = KeyStream(stream_seed(0, seed).to_bytes(32, "big"))
             row = Sums({ROW: sums[ROW]}, {})
-            total = packed(row, rules.secure_bits, 1, NoiseShare(needed, 1, stream))
+            total = packed(row, rules.secure_bits, 1, NoiseShare(noise_of_sums, 1, stream))
             sums[ROW] = unpacked(total, Layout.from_sums(row), rules.secure_bits).values[ROW]
         strategy = self._strategy(settings)
         received: Any = SimpleNamespace(total=Total(sums, count, np.zeros(0, np.int64)))
@@ -124,14 +125,14 @@ class Shared:
         return strategy.totals
 
 
-def others_in(start: Start, newcomer: int, parts: int) -> list[ClientWindows]:
+def peers_of(start: Start, newcomer: int, parts: int) -> list[ClientWindows]:
     """Return the other clients, whole if parts is 0, else cut into as many parts or a few more."""
-    others = [row for row in range(len(start.series)) if row != newcomer]
+    peers = without(range(len(start.series)), newcomer)
     if not parts:
-        return [start.windows(row, "all") for row in others]
-    days = start.now // DAY * len(others) // parts
+        return [start.windows(row, "all") for row in peers]
+    days = start.now // DAY * len(peers) // parts
     clients = []
-    for row in others:
+    for row in peers:
         for first in range(0, start.now - days * DAY + 1, days * DAY):
             end = first + days * DAY
             part = start.series[row].part(first, end + DAY)  # a part needs a test part of its own
@@ -152,7 +153,7 @@ def figures_of(name: str, row: int) -> dict[str, float]:
     missing = [parts for parts in (0, *PARTS) if f"{PLAIN}/{parts}" not in figures]
     if not missing:
         return figures
-    start = Start(series_of(name), SETS[name][1][1])
+    start = Start(series_of(name), STARTS[name][1])
     newcomer = start.windows(row, NEWCOMER)
 
     def error_of(totals: Arrays) -> float:
@@ -160,16 +161,16 @@ def figures_of(name: str, row: int) -> dict[str, float]:
 
     alone = error_of({})
     for parts in missing:
-        clients = [*others_in(start, row, parts), newcomer]
-        moments = start.sent(MomentsLearner, clients, {})
+        clients = [*peers_of(start, row, parts), newcomer]
+        moments = start.sums(MomentsLearner, clients, {})
         for form, settings in forms(name).items():
             shared = Shared(start, settings, clients, moments)
             for epsilon in (0.0, *EPSILONS):
                 totals = shared.totals(epsilon, f"{row} {parts} {form} {epsilon}")
                 figures[f"{form}/{parts}/{epsilon}"] = error_of(totals) / alone
-            for many in () if parts else MORE:
-                totals = shared.totals(1.0, f"{row} {many} {form}", many)
-                figures[f"{form}/{many}/as if"] = error_of(totals) / alone
+            for count in () if parts else MORE:
+                totals = shared.totals(1.0, f"{row} {count} {form}", count)
+                figures[f"{form}/{count}/as if"] = error_of(totals) / alone
         figures[f"{PLAIN}/{parts}"] = error_of(Shared(start, {}, clients, moments).totals()) / alone
         OUTPUT.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(figures), encoding="utf-8")
@@ -180,10 +181,10 @@ def figures_of(name: str, row: int) -> dict[str, float]:
 def lines_of(name: str, newcomers: Sequence[int]) -> tuple[Lines, Lines]:
     """Return the table of a data set, and what ε = 1 costs by the number of clients."""
     all_figures = [figures_of(name, row) for row in newcomers]
-    mean = {key: geometric(np.array([of[key] for of in all_figures])) for key in all_figures[0]}
+    mean = {key: geometric_mean([f[key] for f in all_figures]) for key in all_figures[0]}
     lines = [["data", "what is shared", "whole clients", *(f"{parts} parts" for parts in PARTS)]]
     lines.append([name, PLAIN, *(f"{mean[f'{PLAIN}/{parts}']:.3f}" for parts in (0, *PARTS))])
-    costs = [["data", "ε = 1", *(f"{many:,} clients" for many in MORE)]]
+    costs = [["data", "ε = 1", *(f"{count:,} clients" for count in MORE)]]
     for form in forms(name):
         for epsilon in (0.0, *EPSILONS):
             noise = f"ε = {epsilon:g}" if epsilon else "without noise"
@@ -191,7 +192,7 @@ def lines_of(name: str, newcomers: Sequence[int]) -> tuple[Lines, Lines]:
             lines.append([name, f"{form}, {noise}", *cells])
         free = mean[f"{form}/0/0.0"]
         costs.append(
-            [name, form, *(f"{mean[f'{form}/{many}/as if'] / free - 1:+.1%}" for many in MORE)]
+            [name, form, *(f"{mean[f'{form}/{count}/as if'] / free - 1:+.1%}" for count in MORE)]
         )
     return lines, costs
 

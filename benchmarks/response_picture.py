@@ -11,7 +11,6 @@ the median ratio of the two errors. Runs are kept in runs/results/response and a
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ import numpy as np
 import pandas as pd
 
 import fedproto_app
-from benchmarks.pages import ROOT, data_root
-from fedproto_app.report.drawing import STYLE, look
+from benchmarks.pages import ROOT, data_root, picture
+from benchmarks.parts import geometric_mean, parser_of
+from fedproto_app.report.drawing import look
 from fedproto_app.report.forecasting.examples import kept_responses
 from fedproto_app.strategies.response.curve import curve
 from fedproto_app.strategies.response.features import Floats
@@ -100,13 +100,9 @@ def draw(
     newcomers: Sequence[Newcomer], complete: fedproto_app.Run, table: pd.DataFrame, file: Path
 ) -> None:
     """Draw all newcomers' errors, and what the median newcomer learned of each column."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     shown = sorted(newcomers, key=lambda farm: farm.ratio)[len(newcomers) // 2]
     ways = {"alone": (shown.alone, look(1)), "together": (shown.together, look(0))}
-    with rc_context(STYLE | {"svg.hashsalt": "response", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(10, 3.8), layout="constrained")
+    with picture(file, 10, 3.8) as figure:
         first, *panels = figure.subplots(1, 1 + len(COLUMNS), width_ratios=(1.2, 1, 1, 1))
         for row, farm in enumerate(newcomers):
             errors = farm.error(farm.alone), farm.error(farm.together)
@@ -139,12 +135,10 @@ def draw(
             axes.set(xlabel="m/s", title=f"{shown.name}: {TITLES[column]}")
         panels[0].set_ylabel("change of power")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-        figure.savefig(file, metadata={"Date": None})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.parse_args()
+    parser_of(__doc__).parse_args()
     table = table_of_farms()
     farms = sorted(set(table.unique_id))
     complete = run_of(table, "complete", ALONE)
@@ -153,7 +147,7 @@ def main() -> None:
         newcomers.append(newcomer(table, name))
         print(f"{name}: {newcomers[-1].ratio:.3f}", flush=True)
     ratios = np.array([of_farm.ratio for of_farm in newcomers])
-    print(f"all: {np.exp(np.log(ratios).mean()):.3f}, {(ratios < 1).sum()} of {len(ratios)} better")
+    print(f"all: {geometric_mean(ratios):.3f}, {(ratios < 1).sum()} of {len(ratios)} better")
     draw(newcomers, complete, table, PICTURE)
 
 

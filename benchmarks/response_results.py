@@ -1,17 +1,17 @@
 """docs/results/covariates.md: forecasts a day ahead with columns that clients know in advance.
 
     python -m benchmarks.response_results wind pm25         # the tables, tens of minutes of a core
-    python -m benchmarks.response_results wind --again      # after a change of the response
+    python -m benchmarks.response_results --methods         # FUELS and FedAvg on wind
     python -m benchmarks.response_results --page-only       # from existing figures
 
-A newcomer has so many days of history, their last fifth is its validation part, and everybody
-else has all days before. Each client is the newcomer once, at two starting times, and its
-test part is the next 120 days. Then everybody has as few days. All halves are the app's own, in one
-process: the learners of the response's two rounds, `without_response`, and Kindred. The others
-answer before the newcomer comes, so nothing that they send depends on it.
+A newcomer has so many days of history, and their last fifth is its validation part, while all other
+clients have all days before. Each client is the newcomer once, at two starting times, and its
+test part is the next 120 days. Then every client has as few days. Both halves of the methods are
+the app's own, in one process: the learners of the response's two rounds, `without_response`, and
+Kindred. The others answer before the newcomer comes, so nothing that they send depends on it.
 
-Needs the extra `lightgbm`. Figures are kept in runs/results/covariates, so a run goes on where
-another ended.
+Needs the extra `lightgbm`. Figures are stored in runs/results/covariates, so a run goes on where
+another ended. Delete their files after a change of the response.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -39,10 +41,20 @@ from benchmarks.history_results import (
     priors_of,
     temperatures_of,
 )
-from benchmarks.pages import ROOT, UNKNOWN, Shown, data_root, made_today, publish, with_origin
-from benchmarks.parts import output_in, parser_of
+from benchmarks.pages import (
+    ROOT,
+    UNKNOWN,
+    Lines,
+    Shown,
+    data_root,
+    made_today,
+    publish,
+    table_texts,
+    with_origin,
+)
+from benchmarks.parts import geometric_mean, output_in, parser_of, require_names
 from benchmarks.pooled_trees import MOST_TREES, PARAMETERS, PATIENCE
-from fedproto_app.api import Run, run
+from fedproto_app.api import run
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
 from fedproto_app.data.clock import Clock
@@ -58,21 +70,23 @@ from fedproto_app.strategies.response.stage import MomentsLearner, SumsLearner, 
 from fedproto_app.tasks.forecasting.metrics import MSE, VALIDATION_MSE
 from fedproto_app.tasks.forecasting.task import ForecastingTask, window_layout
 
+Item = TypeVar("Item")
+
 PAGE = ROOT / "docs" / "results" / "covariates.md"
 MAKER = "benchmarks.response_results"
 OUTPUT = ROOT / "runs" / "results" / "covariates"
 DAY, TEST_DAYS = 24, 120
 DAYS = ("0", "1", "3", "7", "14", "28", "60", "all")  # of the newcomer
-SHORT = ("7", "28")  # of everybody
+SHORT = ("7", "28")  # of every client
 ORDER = [*(f"newcomer {days}" for days in DAYS), *(f"everybody {days}" for days in SHORT)]
 WITH_TREES = ("everybody 7", "newcomer 7", "newcomer 28", "newcomer all")
 MOST_ROWS, FASTER = 16_000, {"learning_rate": 0.1}  # of trees
 
 # What forecasts: which response is taken off the series, and what forecasts the rest.
-NONE, OWN, SHARED, POOLED = "none", "own", "shared", "pooled"
+NONE, LOCAL, SHARED, POOLED = "none", "own", "shared", "pooled"
 TREES, ALONE = "trees", "Kindred, alone"
 WITHOUT = [(NONE, name) for name in (ALONE, RIDGE, LAST_VALUE, LAST_PERIOD)]
-ALONE_WITH = [(OWN, name) for name in (ALONE, RIDGE, TREES)]
+ALONE_WITH = [(LOCAL, name) for name in (ALONE, RIDGE, TREES)]
 ROWS = {  # the strongest by validation
     "without columns, alone": WITHOUT,
     "without columns, Kindred": [(NONE, KINDRED)],
@@ -98,8 +112,10 @@ SHOWN = Shown(
     keys=2,
 )
 WIND_COLUMNS = "u,v,wind_speed"
-LENGTH, ROUNDS, SEEDS = 4000, 8, (0, 1, 2)  # of other methods: hours, rounds
+LENGTH, ROUNDS, SEEDS = 4000, 8, (0, 1, 2)  # of methods that train: hours, rounds
 Fit = tuple[float, float]  # the validation and the test MSE
+Fits = dict[str, Fit]  # by case, client, response and forecast: "newcomer 7/north/shared/trees"
+TreeRows = tuple[NDArray[np.float32], NDArray[np.float32]]  # inputs [R, …], targets [R]
 
 
 # --- the data -------------------------------------------------------------------------------------
@@ -122,36 +138,34 @@ def pm25() -> tuple[pd.DataFrame, str]:
     return table, "pm25"
 
 
-SETS: Mapping[str, tuple[Callable[[], tuple[pd.DataFrame, str]], tuple[float, float]]] = {
-    "wind": (wind, (0.6, 0.8)),
-    "pm25": (pm25, (0.6, 0.75)),
-}  # and the shares of the time at which the test parts start
+SETS: Mapping[str, Callable[[], tuple[pd.DataFrame, str]]] = {"wind": wind, "pm25": pm25}
+STARTS = {"wind": (0.6, 0.8), "pm25": (0.6, 0.75)}  # of test parts: shares of the time
 
 
 def series_of(name: str) -> list[ClientSeries]:
     """Return a client for each place."""
-    table, target = SETS[name][0]()
+    table, target = SETS[name]()
     step = np.timedelta64(3600, "s")
     clients = []
     for client, rows in table.groupby("unique_id"):
         times = rows["ds"].to_numpy().astype("datetime64[s]")
         assert (np.diff(times) == step).all()
-        known = rows.drop(columns=["unique_id", "ds", target])
+        columns = rows.drop(columns=["unique_id", "ds", target])
         clients.append(
             ClientSeries(
                 str(client),
                 rows[target].to_numpy(dtype=float),
                 int((times[0] - np.datetime64(0, "s")) // step),
                 clock=Clock(step, np.timedelta64(0, "s")).at(times),
-                known=known.to_numpy(dtype=float),
-                columns=tuple(known.columns),
+                known=columns.to_numpy(dtype=float),
+                columns=tuple(columns.columns),
             )
         )
     return clients
 
 
 class Start:
-    """Everybody's series up to the end of the test part, which begins at hour `now`."""
+    """All series up to the end of the test part, which begins at hour `now`."""
 
     def __init__(self, series: Sequence[ClientSeries], share: float) -> None:
         first, length = series[0].start, len(series[0].values)
@@ -189,10 +203,10 @@ class Start:
 
     def totals(self, clients: Sequence[ClientWindows]) -> Arrays:
         """Return the totals of the two rounds that share the clients' response."""
-        totals = self.sent(MomentsLearner, clients, {})
-        return {**totals, **self.sent(SumsLearner, clients, totals)}
+        totals = self.sums(MomentsLearner, clients, {})
+        return {**totals, **self.sums(SumsLearner, clients, totals)}
 
-    def sent(self, kind: Any, clients: Sequence[ClientWindows], totals: Arrays) -> Arrays:
+    def sums(self, kind: Any, clients: Sequence[ClientWindows], totals: Arrays) -> Arrays:
         """Return the sum of the arrays that these clients send in one of the rounds."""
         learner = kind(self.settings.training, self.settings.response, self.task)
         sums: Arrays = {}
@@ -213,23 +227,14 @@ class Start:
         }
         settings = settings_from({**flat_settings(self.settings), **changes})
         task = ForecastingTask(settings, self.shape)
-        node = Shard({client.name: client}, {})
-        shard = without_response(node, [client.name], totals, task, STORE)
-        (ready,) = shard.clients.values()
+        shard = Shard({client.name: client}, {})
+        (ready,) = without_response(shard, [client.name], totals, task, _NO_STORE).clients.values()
         assert isinstance(ready, ClientWindows)
         return ready
 
 
-class _Store:
-    """The totals come with every call, so nothing is kept."""
-
-    def write_first_phase(self, tensors: Mapping[str, torch.Tensor]) -> None: ...
-
-    def read_first_phase(self) -> dict[str, torch.Tensor]:
-        return {}
-
-
-STORE = _Store()
+# The totals come with every call, so nothing is stored.
+_NO_STORE: Any = SimpleNamespace(write_first_phase=lambda tensors: None, read_first_phase=dict)
 
 
 # --- the forecasts --------------------------------------------------------------------------------
@@ -240,17 +245,13 @@ class DayAhead(Client):
 
     def __init__(self, windows: ClientWindows) -> None:
         self.windows, self.unit = windows, windows.scale.std
+        self.samples = np.arange(len(windows.targets))
 
     def cohort(self, learner: AnyLearner) -> Cohort:
         cohort = super().cohort(learner)
         midnight = torch.from_numpy((self.windows.start + self.samples) % DAY == 0)
         samples = replace(cohort.samples, is_test=cohort.samples.is_test * midnight[:, None])
         return replace(cohort, samples=samples)
-
-    @property
-    def samples(self) -> NDArray[np.int64]:
-        """The numbers of all samples."""
-        return np.arange(len(self.windows.targets))
 
     def errors(self, learner: AnyLearner, cohort: Cohort) -> Fit:
         """Return the errors of the cohort's model."""
@@ -267,25 +268,22 @@ class DayAhead(Client):
         return {n: fit_of(learner.task.judge(f, cohort.samples)) for n, f in copies.items()}
 
     def alone(self, learner: AnyLearner) -> tuple[Fit, Cohort, Arrays]:
-        """Return the errors of its own fit, the cohort, and what it then sends."""
+        """Return the errors of the local fit, the cohort, and what it then sends."""
         cohort, arrays = self.fitted_alone(learner)
         return self.errors(learner, cohort), cohort, arrays
 
-    def priors(self, kindred: AnyLearner, others: Sequence[Arrays], sent: Arrays) -> Arrays:
-        """Return what Kindred's server sends to this client."""
+    def with_peers(self, kindred: AnyLearner, peers: Sequence[Arrays]) -> dict[str, Fit]:
+        """Return the errors of Kindred alone, and with what the peers send."""
+        alone, cohort, arrays = self.alone(kindred)
         temperatures = temperatures_of(kindred)
         if self.windows.sends:
-            return priors_of(joined([*others, sent]), temperatures, slice(len(others), None))
-        means = {name: array.mean(axis=0) for name, array in joined(others).items()}
-        of_each = (1, len(temperatures))
-        return {n: np.broadcast_to(means[n], (*of_each, *means[n].shape)) for n in (GRAM, MOMENT)}
-
-    def with_others(self, kindred: AnyLearner, others: Sequence[Arrays]) -> tuple[Fit, Fit]:
-        """Return the errors of Kindred alone, and with what others sent."""
-        alone, cohort, arrays = self.alone(kindred)
-        received = self.priors(kindred, others, arrays)
-        self.receive(kindred, cohort, received)
-        return alone, self.errors(kindred, cohort)
+            priors = priors_of(joined([*peers, arrays]), temperatures, slice(len(peers), None))
+        else:
+            means = {name: array.mean(axis=0) for name, array in joined(peers).items()}
+            shape = (1, len(temperatures))
+            priors = {n: np.broadcast_to(means[n], shape + means[n].shape) for n in (GRAM, MOMENT)}
+        self.receive(kindred, cohort, priors)
+        return {ALONE: alone, KINDRED: self.errors(kindred, cohort)}
 
 
 def fit_of(metrics: Mapping[Metric, Sequence[float]]) -> Fit:
@@ -293,7 +291,7 @@ def fit_of(metrics: Mapping[Metric, Sequence[float]]) -> Fit:
     return metrics[VALIDATION_MSE][0], metrics[MSE][0]
 
 
-class Rows:
+class ClientRows:
     """A client's samples as rows for trees: a row for each sample and step ahead.
 
     Columns: the newest values, the values a day and more before the target, the newest day, the
@@ -301,11 +299,11 @@ class Rows:
     """
 
     def __init__(self, client: DayAhead) -> None:
-        self.client, self.windows = client, client.windows
-        self.known = trailing_means(np.nan_to_num(filled(self.windows.series.known)), DAY)
+        self._samples, self.windows = client.samples, client.windows
+        self._columns = trailing_means(np.nan_to_num(filled(self.windows.series.known)), DAY)
 
-    def of(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the inputs [R, …] and the targets [R] that are present."""
+    def rows_of(self, samples: NDArray[np.int64]) -> TreeRows:
+        """Return the rows of these samples whose target is present."""
         windows, n = self.windows, len(samples)
         close, lagged = windows.inputs[samples, :3], windows.inputs[samples, 3 : 3 + 3 * DAY]
         lagged = lagged.reshape(n, 3, DAY)
@@ -318,7 +316,7 @@ class Rows:
                 lagged.transpose(0, 2, 1),
                 np.repeat(lagged[:, None, -1], DAY, axis=1),
                 np.stack(calendar, axis=-1),
-                self.known[positions - windows.series.start].reshape(n, DAY, -1),
+                self._columns[positions - windows.series.start].reshape(n, DAY, -1),
             ],
             axis=-1,
             dtype=np.float32,
@@ -326,45 +324,37 @@ class Rows:
         present = windows.present[samples]
         return rows[present], windows.targets[samples][present]
 
-    def train(self, most: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def train(self, limit: int = MOST_ROWS) -> TreeRows:
         """Return at most so many rows of the train part."""
-        return self.of(_thinned(np.sort(self.windows.batches.ravel()), most))
+        return self.rows_of(_thinned(np.sort(self.windows.batches.ravel()), limit))
 
-    @property
-    def can_fit(self) -> bool:
-        """Whether it has rows to train and rows to choose the number of trees by."""
-        return bool(len(self.train(MOST_ROWS)[1]) and len(self.validation(MOST_ROWS)[1]))
-
-    def validation(self, most: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def validation(self, limit: int = MOST_ROWS) -> TreeRows:
         """Return at most so many rows of the validation part."""
-        return self.of(_thinned(self.client.samples[self.windows.validation], most))
+        return self.rows_of(_thinned(self._samples[self.windows.validation], limit))
 
     def errors(self, trees: Any) -> Fit:
-        """Return the errors of trees."""
-        tested = self.client.samples[self.windows.test]
+        tested = self._samples[self.windows.test]
         tested = tested[(self.windows.start + tested) % DAY == 0]
-        parts = self.validation(MOST_ROWS), self.of(tested)
         validation, test = (
-            float(((trees.predict(x) - y) ** 2).mean()) if len(y) else np.nan for x, y in parts
+            float(((trees.predict(x) - y) ** 2).mean()) if len(y) else np.nan
+            for x, y in (self.validation(), self.rows_of(tested))
         )
         return validation, test
 
 
 def _thinned(samples: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
     count = min(len(samples), max(1, rows // DAY))
-    if not count:
-        return samples
-    places = np.linspace(0, len(samples) - 1, count).round().astype(int)
+    places = np.linspace(0, max(len(samples) - 1, 0), count).round().astype(int)
     thinned: NDArray[np.int64] = samples[places]
     return thinned
 
 
-def trees_of(clients: Sequence[Rows]) -> Any:
+def trees_of(clients: Sequence[ClientRows]) -> Any:
     """Return trees of these clients' pooled rows. Validation rows choose their number."""
     import lightgbm
 
-    most = MOST_ROWS // len(clients)
-    parts = ([rows.train(most) for rows in clients], [rows.validation(most) for rows in clients])
+    limit = MOST_ROWS // len(clients)
+    parts = ([rows.train(limit) for rows in clients], [rows.validation(limit) for rows in clients])
     train, validation = (
         lightgbm.Dataset(*map(np.concatenate, zip(*part, strict=True))) for part in parts
     )
@@ -377,153 +367,129 @@ def trees_of(clients: Sequence[Rows]) -> Any:
 # --- the figures ----------------------------------------------------------------------------------
 
 
-def kept(name: str, place: int) -> Path:
-    """Return the file of all errors of a start: by case, start, client, response and forecast."""
-    return OUTPUT / f"{name}-{place}.json"
-
-
-def read(name: str, places: Sequence[int] = (0, 1)) -> dict[str, Fit]:
-    """Return the errors of these starts that are kept."""
-    files = [file for place in places if (file := kept(name, place)).exists()]
-    return {key: fit for file in files for key, fit in json.loads(file.read_text("utf-8")).items()}
-
-
-class Figures:
-    """The errors of a start. again: forget all that depends on the response."""
-
-    def __init__(self, name: str, place: int, *, again: bool) -> None:
-        self.file, self.place, self.fits = kept(name, place), place, read(name, [place])
-        if again:
-            stay = (f"/{NONE}/", f"/{POOLED}/", f"/{TREES}")
-            self.fits = {k: fit for k, fit in self.fits.items() if any(part in k for part in stay)}
-
-    def add(self, case: str, client: str, response: str, fits: Mapping[str, Fit]) -> None:
-        for method, fit in fits.items():
-            self.fits[f"{case}/{self.place}/{client}/{response}/{method}"] = fit
-        OUTPUT.mkdir(parents=True, exist_ok=True)
-        self.file.write_text(json.dumps(self.fits), encoding="utf-8")
-
-    def has(self, case: str, client: str, response: str, method: str) -> bool:
-        return f"{case}/{self.place}/{client}/{response}/{method}" in self.fits
-
-
-def newcomers(figures: Figures, start: Start, all_days: Sequence[str]) -> None:
+def newcomers(start: Start) -> Fits:
     """Each client once comes to the others, who have all their days."""
-    everybody = [start.windows(client, "all") for client in range(len(start.series))]
-    plain = [DayAhead(client).alone(start.kindred)[2] for client in everybody]
-    for row, client in enumerate(everybody):
-        cases = {f"newcomer {days}": start.windows(row, days) for days in all_days}
-        for case, newcomer in cases.items():
-            alone(figures, start, case, newcomer)
-        if all(figures.has(case, client.name, SHARED, KINDRED) for case in cases):
-            continue
-        others, rest = everybody[:row] + everybody[row + 1 :], plain[:row] + plain[row + 1 :]
-        totals = start.totals(others)
+    clients = [start.windows(row, "all") for row in range(len(start.series))]
+    plain = [DayAhead(client).alone(start.kindred)[2] for client in clients]
+    fits: Fits = {}
+    for row in range(len(clients)):
+        peers = without(clients, row)
+        totals = start.totals(peers)
         residuals = [
-            DayAhead(start.without_response(other, totals)).alone(start.kindred)[2]
-            for other in others
+            DayAhead(start.without_response(peer, totals)).alone(start.kindred)[2] for peer in peers
         ]
-        for case, newcomer in cases.items():
-            sent = start.sent(SumsLearner, [newcomer], totals)
-            both = {**totals, **{name: totals[name] + array for name, array in sent.items()}}
-            residual = DayAhead(start.without_response(newcomer, both))
-            borrow(figures, start, case, DayAhead(newcomer), NONE, rest)
-            borrow(figures, start, case, residual, SHARED, residuals)
-        print(f"start {figures.place}: {client.name}", flush=True)
+        for days in DAYS:
+            newcomer, case = start.windows(row, days), f"newcomer {days}"
+            sums = start.sums(SumsLearner, [newcomer], totals)
+            all_totals = {**totals, **{name: totals[name] + array for name, array in sums.items()}}
+            residual = DayAhead(start.without_response(newcomer, all_totals))
+            plain_fits = DayAhead(newcomer).with_peers(start.kindred, without(plain, row))
+            fits |= alone(start, case, newcomer)
+            fits |= keyed(case, newcomer, NONE, plain_fits)
+            fits |= keyed(case, newcomer, SHARED, residual.with_peers(start.kindred, residuals))
+    return fits
 
 
-def short(figures: Figures, start: Start, days: str) -> None:
-    """Everybody has so many days."""
-    case = f"everybody {days}"
-    clients = [start.windows(client, days) for client in range(len(start.series))]
-    if all(figures.has(case, client.name, SHARED, KINDRED) for client in clients):
-        return
+def short_histories(start: Start, days: str) -> Fits:
+    """Every client has so many days."""
+    case, fits = f"everybody {days}", dict[str, Fit]()
+    clients = [start.windows(row, days) for row in range(len(start.series))]
     totals = start.totals(clients)
-    without = [DayAhead(start.without_response(client, totals)) for client in clients]
-    for response, forms in ((NONE, list(map(DayAhead, clients))), (SHARED, without)):
-        sent = [client.alone(start.kindred)[2] for client in forms]
-        for row, client in enumerate(forms):
-            alone(figures, start, case, clients[row])
-            borrow(figures, start, case, client, response, sent[:row] + sent[row + 1 :])
-    print(f"start {figures.place}: {case}", flush=True)
+    residuals = [start.without_response(client, totals) for client in clients]
+    for response, windows in ((NONE, clients), (SHARED, residuals)):
+        contributions = [DayAhead(client).alone(start.kindred)[2] for client in windows]
+        for row, client in enumerate(windows):
+            peers = without(contributions, row)
+            fits |= keyed(case, client, response, DayAhead(client).with_peers(start.kindred, peers))
+    for client in clients:
+        fits |= alone(start, case, client)
+    return fits
 
 
-def alone(figures: Figures, start: Start, case: str, windows: ClientWindows) -> None:
-    """Add what a client can do alone."""
-    client = DayAhead(windows)
-    if not figures.has(case, windows.name, NONE, RIDGE):
-        fits = client.naive(start.kindred) | {RIDGE: client.alone(start.ridge)[0]}
-        figures.add(case, windows.name, NONE, fits)
-    if not figures.has(case, windows.name, OWN, RIDGE):
-        client = DayAhead(start.without_response(windows, {}))
-        fits = {RIDGE: client.alone(start.ridge)[0], ALONE: client.alone(start.kindred)[0]}
-        figures.add(case, windows.name, OWN, fits)
+def alone(start: Start, case: str, windows: ClientWindows) -> Fits:
+    """Return what a client can do alone, without its columns and with them."""
+    client, residual = DayAhead(windows), DayAhead(start.without_response(windows, {}))
+    plain = client.naive(start.kindred) | {RIDGE: client.alone(start.ridge)[0]}
+    fits = {RIDGE: residual.alone(start.ridge)[0], ALONE: residual.alone(start.kindred)[0]}
+    return keyed(case, windows, NONE, plain) | keyed(case, windows, LOCAL, fits)
 
 
-def borrow(
-    figures: Figures,
-    start: Start,
-    case: str,
-    client: DayAhead,
-    response: str,
-    others: Sequence[Arrays],
-) -> None:
-    """Add what a client forecasts with and without what others sent."""
-    fits = client.with_others(start.kindred, others)
-    figures.add(case, client.windows.name, response, dict(zip((ALONE, KINDRED), fits, strict=True)))
-
-
-def forests(figures: Figures, start: Start, case: str) -> None:
-    """Add the trees of each client alone, and of all pooled."""
+def forests(start: Start, case: str) -> Fits:
+    """Return the errors of each client's trees, and of trees of all data pooled."""
     kind, days = case.split()
-    days_of_others = "all" if kind == "newcomer" else days
-    clients, others = (
-        [Rows(DayAhead(start.windows(client, each))) for client in range(len(start.series))]
-        for each in (days, days_of_others)
+    days_of_peers = "all" if kind == "newcomer" else days
+    clients, peers = (
+        [ClientRows(DayAhead(start.windows(row, length))) for row in range(len(start.series))]
+        for length in (days, days_of_peers)
     )
-    same = trees_of(clients) if days == days_of_others else None
+    pooled = trees_of(clients) if days == days_of_peers else None
+    fits: Fits = {}
     for row, rows in enumerate(clients):
-        name = rows.windows.name
-        if not figures.has(case, name, OWN, TREES) and rows.can_fit:
-            figures.add(case, name, OWN, {TREES: rows.errors(trees_of([rows]))})
-        if not figures.has(case, name, POOLED, TREES):
-            trees = same or trees_of([*others[:row], rows, *others[row + 1 :]])
-            figures.add(case, name, POOLED, {TREES: rows.errors(trees)})
-    print(f"start {figures.place}: trees, {case}", flush=True)
+        if len(rows.train()[1]) and len(rows.validation()[1]):
+            fits |= keyed(case, rows.windows, LOCAL, {TREES: rows.errors(trees_of([rows]))})
+        trees = pooled or trees_of([*without(peers, row), rows])
+        fits |= keyed(case, rows.windows, POOLED, {TREES: rows.errors(trees)})
+    return fits
 
 
-# --- other methods ----------------------------------------------------------------
+def keyed(case: str, client: ClientWindows, response: str, fits: Mapping[str, Fit]) -> Fits:
+    return {f"{case}/{client.name}/{response}/{name}": fit for name, fit in fits.items()}
 
 
-def run_of(folder: Path, method: str, known: str, **changes: object) -> Run:
-    """Return a run of a method on wind, with or without columns."""
+def without(items: Sequence[Item], row: int) -> list[Item]:
+    return [*items[:row], *items[row + 1 :]]
+
+
+def fits_of(name: str, place: int, *, compute: bool) -> Fits:
+    """Return all errors of a start from their files, and compute those that are missing."""
+    start = Start(series_of(name), STARTS[name][place]) if compute else None
+    jobs: dict[str, Callable[[Start], Fits]] = {
+        **{f"everybody {days}": partial(short_histories, days=days) for days in SHORT},
+        "newcomers": newcomers,
+        **{f"trees, {case}": partial(forests, case=case) for case in WITH_TREES},
+    }
+    fits: Fits = {}
+    for title, job in jobs.items():
+        file = OUTPUT / f"{name}, {place}, {title}.json"
+        if start and not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(job(start)), encoding="utf-8")
+            print(file.stem, flush=True)
+        if file.exists():
+            fits |= json.loads(file.read_text(encoding="utf-8"))
+    return fits
+
+
+# --- methods that train ---------------------------------------------------------------------------
+
+
+def error_of(folder: Path, method: str, columns: str, seed: int) -> float:
+    """Return the test MSE of a method on wind, with or without columns."""
     settings = {
         "method": method,
+        "seed": seed,
         "rounds": ROUNDS,
         "data.source": "long-csv",
         "data.path": str(data_root() / "gefcom2012_wind_hourly.csv.gz"),
         "data.columns": "power",
-        "data.known": known,
+        "data.known": columns,
         "data.horizon": DAY,
         "data.calendar": "phase",
         "data.max-steps": LENGTH,
         **output_in(folder, ""),
     }
-    return run(config={**settings, **changes}, nodes=4, workers=1, progress=False)
+    return float(run(config=settings, nodes=4, workers=1, progress=False).summary["mse"])
 
 
-def other_methods() -> list[list[str]]:
+def trained_lines() -> Lines:
     """Return the table of methods that train, with and without the response."""
     lines = [["method", "without", "with", "ratio"]]
     with TemporaryDirectory() as folder:
         for method in ("fuels", "fedavg"):
             errors = np.array(
                 [
-                    [
-                        run_of(Path(folder), method, known, seed=seed).summary["mse"]
-                        for seed in SEEDS
-                    ]
-                    for known in ("", WIND_COLUMNS)
+                    [error_of(Path(folder), method, columns, seed) for seed in SEEDS]
+                    for columns in ("", WIND_COLUMNS)
                 ]
             )
             cells = [f"{row.mean():.4f} ± {row.std(ddof=1):.4f}" for row in errors]
@@ -535,16 +501,17 @@ def other_methods() -> list[list[str]]:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def chosen(fits: Mapping[str, Fit], case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
-    """Return the test error by start and client, each of the method with the least validation
+def chosen(starts: Sequence[Fits], case: str, row: Sequence[tuple[str, str]]) -> dict[str, float]:
+    """Return the test error by start and client, each of the forecast with the least validation
     error, without a validation part of the first."""
     best: dict[str, Fit] = {}
-    for key, fit in fits.items():
-        of_case, start, client, *method = key.split("/")
-        name = f"{start}/{client}"
-        counts = of_case == case and tuple(method) in row
-        if counts and (name not in best or fit[0] < best[name][0]):
-            best[name] = fit
+    for place, fits in enumerate(starts):
+        for key, fit in fits.items():
+            case_of_fit, client, response, forecast = key.split("/")
+            name = f"{place}/{client}"
+            is_candidate = case_of_fit == case and (response, forecast) in row
+            if is_candidate and (name not in best or fit[0] < best[name][0]):
+                best[name] = fit
     return {name: test for name, (_, test) in best.items()}
 
 
@@ -553,67 +520,47 @@ def ratios(top: Mapping[str, float], below: Mapping[str, float]) -> NDArray[np.f
     return np.array([top[name] / below[name] for name in below if name in top])
 
 
-def geometric(values: NDArray[np.float64]) -> float:
-    return float(np.exp(np.log(values).mean())) if len(values) else np.nan
-
-
-def lines_of(fits: Mapping[str, Fit], *, details: bool = False) -> list[list[str]]:
-    """Return the table of a data set. details: also each method that validation chooses among."""
-    parts = {"/".join(m): [m] for row in ROWS.values() for m in row if len(row) > 1}
-    shown = ROWS | (parts if details else {})
+def lines_of(starts: Sequence[Fits]) -> Lines:
+    """Return the table of a data set."""
+    first, *titles = ROWS
     last = ["both / columns, alone", "clients better", "both / best alone"]
-    lines = [["who has how many days", *list(shown)[1:], *last]]
+    lines = [["who has how many days", *titles, *last]]
     for case in ORDER:
-        errors = {title: chosen(fits, case, row) for title, row in shown.items()}
-        base, both = errors["without columns, alone"], errors["both shared"]
-        if not both:
+        errors = {title: chosen(starts, case, row) for title, row in ROWS.items()}
+        both_shared = errors["both shared"]
+        if not both_shared:
             continue
-        gain = ratios(both, errors["columns, alone"])
-        best = ratios(both, chosen(fits, case, WITHOUT + ALONE_WITH))
-        relative = [geometric(ratios(errors[title], base)) for title in list(shown)[1:]]
+        gain = ratios(both_shared, errors["columns, alone"])
+        best = ratios(both_shared, chosen(starts, case, WITHOUT + ALONE_WITH))
+        relative = [geometric_mean(ratios(errors[title], errors[first])) for title in titles]
         cells = [f"{value:.3f}" if np.isfinite(value) else UNKNOWN for value in relative]
-        figures_of_gain = [f"{geometric(gain):.3f}", f"{np.mean(gain < 1):.0%} of {len(gain)}"]
-        lines.append([case, *cells, *figures_of_gain, f"{geometric(best):.3f}"])
+        figures_of_gain = [f"{geometric_mean(gain):.3f}", f"{np.mean(gain < 1):.0%} of {len(gain)}"]
+        lines.append([case, *cells, *figures_of_gain, f"{geometric_mean(best):.3f}"])
     return lines
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
-    parser.add_argument("--again", action="store_true", help="learn all responses again")
-    parser.add_argument("--no-trees", action="store_true", help="leave out the trees")
-    parser.add_argument("--start", type=int, choices=(0, 1), help="only this starting time")
-    parser.add_argument("--days", default=",".join(DAYS), help="of newcomers")
     parser.add_argument("--methods", action="store_true", help="FUELS and FedAvg on wind")
     parser.add_argument("--page-only", action="store_true", help="compute nothing")
     arguments = parser.parse_args()
+    require_names(parser, arguments.sets, SETS, "set")
     torch.set_num_threads(1)
     if arguments.methods:
         runs = (
             f"`python -m {MAKER} --methods`, {LENGTH} hours of wind, {ROUNDS} rounds, seeds 0 to 2"
         )
-        lines = with_origin(other_methods(), runs, made_today())
+        lines = with_origin(trained_lines(), runs, made_today())
         publish(PAGE, "methods", MAKER, lines, Shown(columns=()))
         return
     for name in arguments.sets or SETS:
-        places = (0, 1) if arguments.start is None else (arguments.start,)
-        series = [] if arguments.page_only else series_of(name)
-        for place in places if series else ():
-            figures = Figures(name, place, again=arguments.again)
-            start = Start(series, SETS[name][1][place])
-            for days in SHORT:
-                short(figures, start, days)
-            newcomers(figures, start, arguments.days.split(","))
-            for case in () if arguments.no_trees else WITH_TREES:
-                forests(figures, start, case)
-        fits = read(name)
-        for line in zip(*lines_of(fits, details=True), strict=True):
-            print(f"{line[0]:25}", *(f"{cell:>13}" for cell in line[1:]))
-        if arguments.start is None:
-            first, *rows = lines_of(fits)
-            lines = [["data", *first], *([name, *row] for row in rows)]
-            runs = f"`python -m {MAKER} {name}`, seed 0"
-            publish(PAGE, "newcomers", MAKER, with_origin(lines, runs, made_today()), SHOWN)
+        starts = [fits_of(name, place, compute=not arguments.page_only) for place in (0, 1)]
+        head, *rows = lines_of(starts)
+        table = [["data", *head], *([name, *row] for row in rows)]
+        print(*table_texts(table, texts=2), sep="\n")
+        runs = f"`python -m {MAKER} {name}`, seed 0"
+        publish(PAGE, "newcomers", MAKER, with_origin(table, runs, made_today()), SHOWN)
 
 
 if __name__ == "__main__":

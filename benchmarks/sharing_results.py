@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,18 +33,19 @@ from benchmarks.pages import (
     Lines,
     Shown,
     data_root,
+    picture,
     publish,
     with_origin,
     write_section,
 )
-from benchmarks.parts import parser_of, require_names
+from benchmarks.parts import geometric_mean, parser_of, require_names
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, parts_of
 from fedproto_app.report.comparison import percent_gain
-from fedproto_app.report.drawing import STYLE, look
+from fedproto_app.report.drawing import look
 from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
 from fedproto_app.settings import AggregationSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
@@ -174,10 +175,10 @@ class Judged(NamedTuple):
     mse: float
     blocks: list[float]
 
-    @staticmethod
-    def of(client: Client, learner: KindredLearner, cohort: Cohort) -> Judged:
-        metrics = learner.evaluate(cohort, Guidance())
-        return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
+
+def judged_by(learner: KindredLearner, client: Client, cohort: Cohort) -> Judged:
+    metrics = learner.evaluate(cohort, Guidance())
+    return Judged(client.judged(metrics), [metrics[metric][0] for metric in BLOCK_METRICS])
 
 
 def masked_total(rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -189,14 +190,16 @@ def masked_total(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     return unpacked(vector, layout, bits).values[""].astype(np.float32)
 
 
-def guidances_of(sent: Arrays, groups: Sequence[str]) -> list[Arrays]:
+def guidances_of(arrays: Arrays, groups: Sequence[str]) -> list[Arrays]:
     """Return what the server sends to each client where masks hide all but totals: those over all,
     and over the group of each client that has one."""
     names = sorted({"", *groups})
     rows = {name: [r for r, group in enumerate(groups) if name in ("", group)] for name in names}
-    totals = {n: np.stack([masked_total(sent[n][rows[g]]) for g in names]) for n in (GRAM, MOMENT)}
-    others = [[float(n in ("", group)) * (len(rows[n]) - 1) for n in names] for group in groups]
-    return [{**totals, OTHERS: np.array([of_client], np.float32)} for of_client in others]
+    totals = {
+        n: np.stack([masked_total(arrays[n][rows[g]]) for g in names]) for n in (GRAM, MOMENT)
+    }
+    peers = [[float(n in ("", group)) * (len(rows[n]) - 1) for n in names] for group in groups]
+    return [{**totals, OTHERS: np.array([of_client], np.float32)} for of_client in peers]
 
 
 def errors_of(
@@ -211,19 +214,19 @@ def errors_of(
     clients = [Client(client_series, settings, periods) for client_series in series]
     fitted = [client.fitted_alone(learner) for client in clients]
     cohorts = [cohort for cohort, _ in fitted]
-    judged = {ALONE: list(map(Judged.of, clients, repeat(learner), cohorts))}
-    sent = joined([arrays for _, arrays in fitted])
-    priors = priors_of(sent, section.temperatures)
+    judged = {ALONE: list(map(partial(judged_by, learner), clients, cohorts))}
+    contributions = joined([arrays for _, arrays in fitted])
+    priors = priors_of(contributions, section.temperatures)
     guidances = {
         KINDRED: [{n: p[row : row + 1] for n, p in priors.items()} for row in range(len(clients))],
-        ALIKE: guidances_of(sent, [""] * len(clients)),
+        ALIKE: guidances_of(contributions, [""] * len(clients)),
     }
     if any(groups):
-        guidances[GROUPS] = guidances_of(sent, groups)
+        guidances[GROUPS] = guidances_of(contributions, groups)
     for method, of_clients in guidances.items():
         for client, cohort, guidance in zip(clients, cohorts, of_clients, strict=True):
             client.receive(learner, cohort, guidance)
-        judged[method] = list(map(Judged.of, clients, repeat(learner), cohorts))
+        judged[method] = list(map(partial(judged_by, learner), clients, cohorts))
     errors = {method: [client.mse for client in rows] for method, rows in judged.items()}
     blocks = {method: [client.blocks for client in judged[method]] for method in (ALONE, KINDRED)}
     return errors, blocks
@@ -236,10 +239,6 @@ def ratio(errors: Errors, method: str, rival: str) -> NDArray[np.float64]:
     """Return the ratio of two methods' errors at each client."""
     result: NDArray[np.float64] = np.array(errors[method]) / np.array(errors[rival])
     return result
-
-
-def geometric(ratios: NDArray[np.float64]) -> float:
-    return float(np.exp(np.log(ratios).mean()))
 
 
 def lines_of(cells: Sequence[dict[str, Any]]) -> Lines:
@@ -255,8 +254,8 @@ def lines_of(cells: Sequence[dict[str, Any]]) -> Lines:
             " to ".join(map(percent_gain, reversed(interval))) if interval else UNKNOWN,
             f"{gain.better / len(gain.ratios):.0%}",
             gain.finding.value,
-            f"{geometric(ratio(errors, KINDRED, ALONE)):.3f}",
-            f"{geometric(ratio(errors, ALIKE, ALONE)):.3f}",
+            f"{geometric_mean(ratio(errors, KINDRED, ALONE)):.3f}",
+            f"{geometric_mean(ratio(errors, ALIKE, ALONE)):.3f}",
         ]
         lines.append(row)
     return lines
@@ -272,7 +271,7 @@ def masked_lines_of(cells: Sequence[dict[str, Any]]) -> Lines:
     for cell in cells:
         errors = cell["errors"]
         ratios = [
-            f"{geometric(ratio(errors, method, ALONE)):.3f}" if method in errors else UNKNOWN
+            f"{geometric_mean(ratio(errors, method, ALONE)):.3f}" if method in errors else UNKNOWN
             for method in (KINDRED, ALIKE, GROUPS)
         ]
         lines.append([*key_of(cell), str(len(errors[ALONE])), *ratios])
@@ -308,8 +307,8 @@ def summary_of(lines: Lines) -> str:
         times = Counter(cell["finding"] for cell in chosen)
         ratios = np.array([float(cell[RATIO]) for cell in chosen])
         texts.append(
-            f"{title} Kindred has {geometric(ratios):.3f} of the local model's MSE on average over "
-            f"{len(chosen)} cells, and {ratios.max():.3f} in the worst. It pays in "
+            f"{title} Kindred has {geometric_mean(ratios):.3f} of the local model's MSE on average "
+            f"over {len(chosen)} cells, and {ratios.max():.3f} in the worst. It pays in "
             f"{times[Finding.PAYS.value]}, makes no difference in "
             f"{times[Finding.NO_DIFFERENCE.value]}, harms in {times[Finding.HARMS.value]} and is "
             f"open in {times[Finding.OPEN.value]}."
@@ -319,15 +318,11 @@ def summary_of(lines: Lines) -> str:
 
 def draw(lines: Lines, file: Path) -> None:
     """Draw the gain of every cell, with its interval, a panel for each kind of horizon."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
     head, *rows = lines
     cells = [dict(zip(head, row, strict=True)) for row in rows]
     names = list(dict.fromkeys(cell["data"] for cell in cells))
     periods = list(dict.fromkeys(cell["periods"] for cell in cells))
-    with rc_context(STYLE | {"svg.hashsalt": "sharing", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(10, 4.6), layout="constrained")
+    with picture(file, 10, 4.6) as figure:
         panels = figure.subplots(1, 2, sharey=True)
         for cell in cells:
             number = periods.index(cell["periods"])
@@ -347,7 +342,6 @@ def draw(lines: Lines, file: Path) -> None:
         panels[0].invert_yaxis()
         labelled = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(labelled.values(), labelled, loc="outside lower center", ncols=len(labelled))
-        figure.savefig(file, metadata={"Date": None})
 
 
 def percent(text: str) -> float:
@@ -376,11 +370,11 @@ def main() -> None:
     runs = f"`python -m {MAKER}`, seed 0"
     for section, lines_of_cells in (("masked", masked_lines_of), ("cells", lines_of)):
         head = with_origin(lines_of_cells([]), "", "")
-        made = (
+        rows = (
             with_origin(lines_of_cells([cell]), runs, cell["made"].replace("; ", " on "))[1]
             for cell in cells
         )
-        lines = publish(PAGE, section, MAKER, [*head, *made], SHOWN[section])
+        lines = publish(PAGE, section, MAKER, [*head, *rows], SHOWN[section])
     write_section(PAGE, "summary", MAKER, [summary_of(lines)])
     draw(lines, PAGE.with_suffix(".svg"))
 
@@ -403,7 +397,9 @@ def compute(name: str, steps: int) -> None:
         cell |= {"errors": errors, "blocks": blocks}
         cell["made"] = f"{date.today().isoformat()}; {processors()}"
         file.write_text(json.dumps(cell), encoding="utf-8")
-        ratios = [f"{m} {geometric(ratio(errors, m, ALONE)):.3f}" for m in errors if m != ALONE]
+        ratios = [
+            f"{m} {geometric_mean(ratio(errors, m, ALONE)):.3f}" for m in errors if m != ALONE
+        ]
         print(f"{name}, {steps} steps, {periods or 'all'} periods:", *ratios, flush=True)
 
 

@@ -26,8 +26,8 @@ from torch import Tensor
 from benchmarks.history_results import Client, joined, priors_of
 from benchmarks.machine import processors
 from benchmarks.pages import ROOT, with_origin, write_table
-from benchmarks.parts import parser_of, require_names
-from benchmarks.sharing_results import SETS, geometric, guidances_of, series_of, settings_in
+from benchmarks.parts import geometric_mean, parser_of, require_names
+from benchmarks.sharing_results import SETS, guidances_of, series_of, settings_in
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.maths.candidates import Candidates, Family
@@ -129,7 +129,7 @@ def figures_of(name: str, periods: int, numbers: tuple[int, ...]) -> list[list[f
                 kin = {array: prior[row : row + 1] for array, prior in priors.items()}
                 ratios["in the clear"].append(client.with_priors(kin))
                 ratios["masked"].append(client.with_priors(alike[row]))
-        rows.append([geometric(np.array(ratios[title])) for title in COLUMNS])
+        rows.append([geometric_mean(np.array(ratios[title])) for title in COLUMNS])
         print(name, periods, number, *(f"{figure:.3f}" for figure in rows[-1]), flush=True)
     return rows
 

@@ -16,7 +16,6 @@ environment that is made for it in .venv-pfl. If that fails, pfl is left out, wi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -32,12 +31,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.machine import machine_line
-from benchmarks.parts import PROGRAM, changes_of, end, output_in, processor_seconds
+from benchmarks.pages import ROOT, Lines, print_table
+from benchmarks.parts import PROGRAM, changes_of, end, output_in, parser_of, processor_seconds
 from benchmarks.peers.pfl_home import pfl_python
-from benchmarks.tables import figure_table
 from fedproto_app.core.errors import FederationError
 from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import make_windows
@@ -46,7 +43,6 @@ from fedproto_app.ops.superlink import SuperLink, tail
 from fedproto_app.report.progress import GrowingFile
 from fedproto_app.settings import flower_config, settings_from
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 WARM_UP = 2  # rounds
 DEADLINE = 180.0  # seconds without a new round
 SAME_LOSS = 0.1  # of the mean of all; first models and orders of batches differ
@@ -56,12 +52,11 @@ AIMS = {"stock Flower": 6.0, "plain loop": 1.8, "pfl": 2.2}
 
 
 class Work(NamedTuple):
-    """The work of every contestant: clients, days of a client's series, batches of all clients,
-    rounds, and the file of the batches for contestants that do not read the series."""
+    """The work of every contestant: clients, days of a client's series, rounds, and the file of the
+    batches for contestants that do not read the series."""
 
     clients: int
     days: int
-    batches: int
     rounds: int
     file: Path
 
@@ -100,56 +95,40 @@ def main() -> None:
         "plain loop": plain_loop,
         "pfl": pfl,
     }
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
+    least = {"clients": 2, "days": 8, "rounds": 1, "repetitions": 1}
     parser.add_argument("--clients", type=int, default=100, metavar="N", help="clients (100)")
-    parser.add_argument(
-        "--days", type=int, nargs="+", default=[10], metavar="N", help="of the series (10)"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=8, metavar="N", help="rounds that count, a run (8)"
-    )
-    parser.add_argument(
-        "--repetitions", type=int, default=3, metavar="N", help="runs of each, in turns (3)"
-    )
-    parser.add_argument("--quick", action="store_true", help="one run each, of 4 rounds")
+    parser.add_argument("--days", type=int, default=10, metavar="N", help="of the series (10)")
+    parser.add_argument("--rounds", type=int, default=8, metavar="N", help="that count, a run (8)")
+    parser.add_argument("--repetitions", type=int, default=3, metavar="N", help="in turns (3)")
     parser.add_argument("--peers", nargs="*", default=list(contestants)[1:], choices=contestants)
     arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.rounds, arguments.repetitions = 4, 1
-    for name, least in (("clients", 2), ("rounds", 1), ("repetitions", 1)):
-        if getattr(arguments, name) < least:
-            parser.error(f"--{name} {getattr(arguments, name)}: at least {least}")
-    if min(arguments.days) < 8:
-        parser.error(f"--days {min(arguments.days)}: at least 8")
+    for name, smallest in least.items():
+        if getattr(arguments, name) < smallest:
+            parser.error(f"--{name} {getattr(arguments, name)}: at least {smallest}")
 
     for name in THREADS:  # each contestant has one thread a process and says so itself
         os.environ.pop(name, None)
-    console = Console(width=110)
+    console = Console()
     chosen = {name: contestants[name] for name in (OURS, *arguments.peers)}
     if "pfl" in chosen:
         with console.status("pfl-research: its environment"):
-            python, why = pfl_python(REPOSITORY / ".venv-pfl")
+            python, why = pfl_python(ROOT / ".venv-pfl")
         if python is None:
             console.print(f"pfl-research left out: it cannot be installed here: {why}")
             del chosen["pfl"]
-    equal = True
-    for days in arguments.days:
-        with console.status("") as status, tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            file = Path(folder) / "clients.npz"
-            batches = write_clients(file, arguments.clients, days)
-            work = Work(arguments.clients, days, batches, WARM_UP + arguments.rounds, file)
-            runs = compare(chosen, work, arguments.repetitions, status.update)
-        console.print(table(work, runs))
-        for line in verdicts(runs):
-            console.print(line)
-        equal = equal and loss_spread(runs) <= SAME_LOSS
-    console.print(machine_line(), style="dim")
-    if not equal:
+    with console.status("") as status, tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        file = Path(folder) / "clients.npz"
+        write_clients(file, arguments.clients, arguments.days)
+        work = Work(arguments.clients, arguments.days, WARM_UP + arguments.rounds, file)
+        runs = compare(chosen, work, arguments.repetitions, status.update)
+    print_table(table(work, runs), *verdicts(runs))
+    if loss_spread(runs) > SAME_LOSS:
         sys.exit("the losses differ: these did not do the same work")
 
 
-def write_clients(file: Path, clients: int, days: int) -> int:
-    """Write all clients' batches for the peers, client by client, and return their number."""
+def write_clients(file: Path, clients: int, days: int) -> None:
+    """Write all clients' batches for the peers, client by client."""
     settings = settings_from({"data.synthetic.clients": clients, "data.synthetic.days": days})
     windows = [make_windows(series, settings.data) for series in load_series(settings.data)]
     arrays = {
@@ -158,7 +137,6 @@ def write_clients(file: Path, clients: int, days: int) -> int:
     }
     counts = np.array([len(client.batches) for client in windows])
     np.savez(file, allow_pickle=False, counts=counts, **arrays)
-    return int(counts.sum())
 
 
 def compare(
@@ -168,7 +146,7 @@ def compare(
     runs: Runs = {name: [] for name in chosen}
     for repetition in range(1, repetitions + 1):
         for name, start in chosen.items():
-            label = f"{work.days} days, run {repetition} of {repetitions}, {name}: "
+            label = f"run {repetition} of {repetitions}, {name}: "
             runs[name].append(timed_run(start, work, label, progress))
     return runs
 
@@ -223,7 +201,7 @@ def fedproto_run(work: Work, folder: Path) -> AbstractContextManager[Running]:
 def flowers_engine(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run this app in Flower's simulation, 2 nodes, under its own SuperLink."""
     settings = settings_from({**_our_settings(work, folder), "nodes.minimum": 2})
-    return _simulation(REPOSITORY, flower_config(settings), 2, folder / "run" / "rounds.jsonl")
+    return _simulation(ROOT, flower_config(settings), 2, folder / "run" / "rounds.jsonl")
 
 
 def stock_flower(work: Work, folder: Path) -> AbstractContextManager[Running]:
@@ -235,7 +213,7 @@ def stock_flower(work: Work, folder: Path) -> AbstractContextManager[Running]:
         "clients-file": str(work.file),
         "rounds-file": str(file),
     }
-    return _simulation(REPOSITORY / "benchmarks" / "stock_app", config, work.clients, file)
+    return _simulation(ROOT / "benchmarks" / "stock_app", config, work.clients, file)
 
 
 def plain_loop(work: Work, folder: Path) -> AbstractContextManager[Running]:
@@ -245,7 +223,7 @@ def plain_loop(work: Work, folder: Path) -> AbstractContextManager[Running]:
 
 def pfl(work: Work, folder: Path) -> AbstractContextManager[Running]:
     """Run pfl-research in its environment."""
-    return _two_processes(str(REPOSITORY / ".venv-pfl/bin/python"), "pfl_loop", work, folder)
+    return _two_processes(str(ROOT / ".venv-pfl/bin/python"), "pfl_loop", work, folder)
 
 
 def _two_processes(
@@ -264,9 +242,7 @@ def _process(command: list[str], folder: Path, rounds_file: Path) -> Iterator[Ru
     log = folder / "output.log"
     with log.open("wb") as output:
         marked = {**os.environ, "FLWR_HOME": str(folder)}
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=marked, stdout=output, stderr=output
-        )
+        process = subprocess.Popen(command, cwd=ROOT, env=marked, stdout=output, stderr=output)
     try:
         yield Running(rounds_file, lambda: tail(log), folder)
     finally:
@@ -280,7 +256,7 @@ def _simulation(
     """Run Flower's simulation with Ray on 2 CPUs, one per node."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as home,
-        SuperLink(Path(home), import_path=REPOSITORY) as superlink,
+        SuperLink(Path(home), import_path=ROOT) as superlink,
     ):
         run_id = superlink.simulate(app, config, nodes, cpus=1)
 
@@ -299,7 +275,7 @@ def ratios(runs: Runs, peer: str) -> list[float]:
     return [peers.round / ours.round for ours, peers in zip(runs[OURS], runs[peer], strict=True)]
 
 
-def table(work: Work, runs: Runs) -> Table:
+def table(work: Work, runs: Runs) -> Lines:
     """Return medians over the repetitions, and the ratio's spread over them."""
     rows = []
     ours = statistics.median(timing.processor for timing in runs[OURS])
@@ -319,13 +295,8 @@ def table(work: Work, runs: Runs) -> Table:
                 f"{statistics.mean(timing.loss for timing in timings):.4f}",
             )
         )
-    return figure_table(
-        ("", "s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss"),
-        rows,
-        title=f"FedAvg, {work.clients} clients, {work.batches} batches a round, two processes",
-        caption=f"{WARM_UP} rounds to warm up, {work.rounds - WARM_UP} timed, "
-        f"{len(runs[OURS])} times in turns; ratio: fedproto run over the row",
-    )
+    head = ("", "s a round", "clients/s", "ratio", "spread", "CPU-s", "ratio", "last loss")
+    return [head, *rows]
 
 
 def verdicts(runs: Runs) -> Iterator[str]:

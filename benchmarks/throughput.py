@@ -10,23 +10,22 @@ on two cores.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
 from functools import cache
 from itertools import product
 from multiprocessing.synchronize import Barrier
 from typing import NamedTuple
 
 import torch
-from rich.progress import Progress
+from rich.progress import track
 
 from benchmarks.pages import Lines, print_table
+from benchmarks.parts import parser_of
 from fedproto_app.core.messages import Guidance
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import Settings, settings_from
@@ -73,79 +72,51 @@ Rates = dict[tuple[str, Engine, int], list[float]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Client-steps a second of a cohort of 16 against the same clients one by one."
-    )
-    parser.add_argument(
-        "--repetitions", type=int, default=7, metavar="N", help="rounds of all measurements (7)"
-    )
+    parser = parser_of(__doc__)
+    parser.add_argument("--repetitions", type=int, default=7, metavar="N", help="of all runs (7)")
     parser.add_argument("--quick", action="store_true", help="2 repetitions, for a first look")
     arguments = parser.parse_args()
     repetitions = 2 if arguments.quick else arguments.repetitions
     if repetitions < 1:
         parser.error(f"--repetitions {repetitions}: at least 1")
-
-    measured = measure(repetitions)
-    print_table(table(measured), texts=2)
+    print_table(table(measure(repetitions)), texts=2)
 
 
 def measure(repetitions: int) -> Rates:
-    """Measure everything once to warm up, then so many times in turns."""
+    """Measure everything once to warm up, then so many times in turns.
+
+    The two processes live through the benchmark and work alone or both at once.
+    """
     measured: Rates = defaultdict(list)
-    configurations = list(product(METHODS, ENGINES, SIZES))
-    with Workers() as workers, Progress(refresh_per_second=2) as progress:
-        bar = progress.add_task("warming up", total=(repetitions + 1) * len(configurations))
-        for repetition in range(repetitions + 1):
-            if repetition:
-                progress.update(bar, description=f"repetition {repetition} of {repetitions}")
-            for method, engine, size in configurations:
-                rate = workers.rate(engine, method, size)
-                progress.advance(bar)
+    spawn = multiprocessing.get_context("spawn")
+    barrier = spawn.Barrier(2)
+    with ProcessPoolExecutor(2, spawn, initializer=_join, initargs=(barrier,)) as pool:
+        for repetition in track(range(repetitions + 1), "repetitions"):
+            for method, engine, size in product(METHODS, ENGINES, SIZES):
+                rate = _rate(pool, engine, method, size)
                 if repetition:
                     measured[method, engine, size].append(rate)
     return measured
 
 
+def _rate(pool: ProcessPoolExecutor, engine: Engine, method: str, size: int) -> float:
+    """Return the client-steps a second over the engine's processes, from first start to last
+    end."""
+    futures = [pool.submit(_train, engine, method, size) for _ in range(engine.processes)]
+    spans = [future.result() for future in futures]
+    seconds = max(span.end for span in spans) - min(span.start for span in spans)
+    return sum(span.amount for span in spans) / seconds
+
+
 def table(measured: Rates) -> Lines:
     """Return median rates. The ratio is the median of the ratios within each repetition."""
-    rows = []
+    lines: list[list[str]] = [["method", "processes × threads", "one by one", "cohort", "ratio"]]
     for method, engine in product(METHODS, ENGINES):
         alone, together = (measured[method, engine, size] for size in SIZES)
         rates = (f"{statistics.median(steps):,.0f}" for steps in (alone, together))
-        rows.append((method, str(engine), *rates, f"{_ratio(together, alone):.2f}"))
-    return [("method", "processes × threads", "one by one", "cohort", "ratio"), *rows]
-
-
-def _ratio(first: list[float], second: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(first, second, strict=True))
-
-
-class Workers:
-    """Two processes that live through the benchmark and work alone or both at once."""
-
-    def __enter__(self) -> Workers:
-        spawn = multiprocessing.get_context("spawn")
-        barrier = spawn.Barrier(2)
-        self._stack = ExitStack()
-        self._pools = [
-            self._stack.enter_context(
-                ProcessPoolExecutor(1, mp_context=spawn, initializer=_join, initargs=(barrier,))
-            )
-            for _ in range(2)
-        ]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def rate(self, engine: Engine, method: str, size: int) -> float:
-        """Return the client-steps per second over the engine's processes, from first start to last
-        end."""
-        pools = self._pools[: engine.processes]
-        futures = [pool.submit(_train, engine, method, size) for pool in pools]
-        spans = [future.result() for future in futures]
-        seconds = max(span.end for span in spans) - min(span.start for span in spans)
-        return sum(span.amount for span in spans) / seconds
+        ratio = statistics.median(a / b for a, b in zip(together, alone, strict=True))
+        lines.append([method, str(engine), *rates, f"{ratio:.2f}"])
+    return lines
 
 
 # --- in the processes -------------------------------------------------------------------------
@@ -159,20 +130,15 @@ def _join(barrier: Barrier) -> None:
     torch.set_flush_denormal(True)  # as the app does
 
 
-def _start(engine: Engine) -> float:
-    """Return the moment at which all processes of the engine are ready."""
-    if engine.processes > 1:
-        _barrier.wait()
-    return time.monotonic()
-
-
 def _train(engine: Engine, method: str, size: int) -> Span:
     """Train one epoch of all clients in cohorts of this size, and return the client-steps."""
     torch.set_num_threads(engine.threads)
     settings = _settings(method, size)
     learner = make_learner(settings, ForecastingTask(settings))
     cohorts = list(_cohorts(learner, settings))
-    start = _start(engine)
+    if engine.processes > 1:
+        _barrier.wait()  # both processes are ready
+    start = time.monotonic()
     for cohort, context in cohorts:
         train_cohort(learner, cohort, context)
     end = time.monotonic()

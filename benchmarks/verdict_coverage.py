@@ -33,12 +33,12 @@ def made_errors(
     def normal(share: float, *shape: int) -> Floats:
         return rng.normal(0, SPREAD * np.sqrt(share), shape)
 
-    rest = 1 - correlation
-    by_day = days * (correlation + rest * own_days)  # variance of a day, in units of SPREAD²
+    uncommon = 1 - correlation
+    by_day = days * (correlation + uncommon * own_days)  # variance of a day, in units of SPREAD²
     log_ratios = (
-        normal(rest * (1 - own_days), clients, 1)
+        normal(uncommon * (1 - own_days), clients, 1)
         + normal(correlation * days, 1, days)
-        + normal(rest * own_days * days, clients, days)
+        + normal(uncommon * own_days * days, clients, days)
     )
     rival = rng.gamma(4, 1 / 4, (1, days)) * rng.lognormal(0, 0.3, (clients, days))
     return rival * np.exp(log_ratios - SPREAD**2 * by_day / 2), rival
@@ -55,14 +55,14 @@ def coverage(
 ) -> float:
     """Return the share of simulated comparisons whose interval holds 1."""
     rng = np.random.default_rng(1)
-    held = 0
+    hits = 0
     for _ in range(trials):
         errors, rival = made_errors(rng, clients, days, correlation, own_days)
         if not days_drawn:
             errors, rival = errors.sum(axis=1, keepdims=True), rival.sum(axis=1, keepdims=True)
         low, high = median_ratio_interval(errors, rival, draws=DRAWS)
-        held += low <= 1 <= high
-    return held / trials
+        hits += low <= 1 <= high
+    return hits / trials
 
 
 def main() -> None:

@@ -17,23 +17,30 @@ import csv
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import TypeVar
+from types import ModuleType
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import track
 
 from benchmarks.attacks import declared, honest, joint, masked, sizes
-from benchmarks.attacks.studies import NOTHING, STUDIES, Study
+from benchmarks.attacks.studies import HONEST, STUDIES, Study
 from benchmarks.attacks.trial import HOSTILE, Attack, Trial, figures_of, honest_mean
 from benchmarks.machine import machine_line
 from benchmarks.pages import ROOT, table_texts, write_section
 from benchmarks.parts import parser_of, require_names
 
-# The studies of modules of these names.
-DECLARED, SIZES, JOINT, MASKED, HONEST = "declared", "sizes", "joint", "masked", "honest"
+# Studies of a module each: its jobs, the function of a job, and the rest of the module.
+MODULES: Mapping[str, tuple[Callable[[], Iterable[Any]], Callable[[Any], Any], ModuleType]] = {
+    "declared": (declared.trials, declared.error_of, declared),
+    "joint": (joint.trials, joint.error_of, joint),
+    "masked": (masked.trials, masked.error_of, masked),
+    "honest": (honest.jobs, honest.cost_of, honest),
+}
+SIZES, MASKED = "sizes", "masked"
 
 PAGE, FILES = ROOT / "docs" / "robust.md", ROOT / "docs" / "attacks"
 ON_PAGE = ("fedavg", MASKED)  # the other studies are files beside the page
@@ -45,7 +52,7 @@ Result = TypeVar("Result")
 
 def main() -> None:
     parser = parser_of(__doc__)
-    names = [*STUDIES, DECLARED, SIZES, JOINT, MASKED, HONEST]
+    names = [*STUDIES, SIZES, *MODULES]
     parser.add_argument("studies", nargs="*", metavar="STUDY", help=f"of {', '.join(names)}")
     parser.add_argument("--page", action="store_true", help="write docs/robust.md and docs/attacks")
     arguments = parser.parse_args()
@@ -63,12 +70,12 @@ def main() -> None:
 
 def write_csv(name: str, lines: Sequence[str]) -> None:
     """Write a study's table beside the page, with the line on how it was made as a comment."""
-    *_, made = lines
+    *_, note = lines
     rows = [line[2:-2].replace("*", "").replace("`", "").split(" | ") for line in lines]
     cells, title = [row for line, row in zip(lines, rows, strict=True) if line[0:1] == "|"], ""
     FILES.mkdir(exist_ok=True)
     with (FILES / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-        file.write(f"# {made}\n")
+        file.write(f"# {note}\n")
         writer = csv.writer(file, lineterminator="\n")
         for row in (cells[0], *cells[2:]):  # without the rule below the titles
             title = row[0] or title
@@ -78,45 +85,18 @@ def write_csv(name: str, lines: Sequence[str]) -> None:
 def _lines_of(name: str, console: Console) -> list[str]:
     """Compute a study, and return its table and the line below it."""
     compute = partial(_computed, title=name, console=console)
-    made = f"`python -m benchmarks.attacks {name} --page`"
-    if name == DECLARED:
-        lines = declared.table(compute(declared.error_of, list(declared.trials())))
-        note = (
-            "One node of three declares 10⁹ samples for each client. It sends −5 in place of every "
-            "value (sums: of opposite targets, times 10⁶), or its honest step reversed, as long as "
-            "it may be (sums: of as many samples as it may claim). "
-            f"{made}: mean error of the honest clients, 5 rounds on series, 4 on images; "
-            f"{machine_line()}."
-        )
-    elif name == SIZES:
-        lines = sizes.table()
-        note = f"Share of honest clients that the limit of weights cuts (of samples). {made}."
-    elif name == JOINT:
-        lines = joint.table(compute(joint.error_of, list(joint.trials())))
-        note = "Mean error of the honest clients over their error without the attack, least and "
-        note += f"largest of three data seeds. {made}: `analytic`, one solution, {machine_line()}."
-    elif name == MASKED:
-        lines = masked.table(compute(masked.error_of, list(masked.trials())))
-        note = "One node of ten lies about its sums or its model, and the worst lie counts: of all "
-        note += f"that were tried, mean test MSE of the honest clients. {made}, {machine_line()}."
-    elif name == HONEST:
-        jobs = [(case, seed) for case in honest.cases() for seed in honest.SEEDS]
-        costs: dict[honest.Case, list[honest.Cost]] = {}
-        for (case, _), cost in compute(honest.cost_of, jobs).items():
-            costs.setdefault(case, []).append(cost)
-        lines = honest.table(costs)
-        note = (
-            "Mean error over clients (MSE, or the share of wrong answers) without the limits, and "
-            "its change with them: mean and standard deviation over three seeds, of the result "
-            f"pages' experiments in fewer rounds. {made}, {machine_line()}."
-        )
-    else:
-        study = STUDIES[name]
-        lines = table(study, compute(figures_of, list(study.trials())))
-        kind = "accuracy, higher is better" if study.higher else "MSE, lower is better"
-        rounds = study.settings["rounds"]
-        note = f"{made}: `{study.settings['method']}`, test {kind}, {rounds} "
-        note += f"round{'s' if rounds > 1 else ''}, {machine_line()}."
+    origin = {"command": f"`python -m benchmarks.attacks {name} --page`", "machine": machine_line()}
+    if name in MODULES:
+        jobs, result_of, module = MODULES[name]
+        return [*module.table(compute(result_of, list(jobs()))), "", module.NOTE.format(**origin)]
+    if name == SIZES:
+        return [*sizes.table(), "", sizes.NOTE.format(**origin)]
+    study = STUDIES[name]
+    lines = table(study, compute(figures_of, list(study.trials())))
+    kind = "accuracy, higher is better" if study.higher else "MSE, lower is better"
+    rounds = study.settings["rounds"]
+    note = f"{origin['command']}: `{study.settings['method']}`, test {kind}, {rounds} "
+    note += f"round{'s' if rounds > 1 else ''}, {origin['machine']}."
     return [*lines, "", note]
 
 
@@ -137,9 +117,9 @@ def table(study: Study, figures: Figures) -> list[str]:
     """Return a line for each attack and share of hostile clients, with its best rule in bold."""
     rules = [f"`{rule}`" for rule in study.rules]
     lines = [["attack", "hostile", *rules]]
-    for attack in (NOTHING, *study.attacks):
-        title = "none: same clients" if attack is NOTHING else attack.says
-        for hostile in HOSTILE if attack is NOTHING else HOSTILE[1:]:
+    for attack in (HONEST, *study.attacks):
+        title = "none: same clients" if attack is HONEST else attack.says
+        for hostile in HOSTILE if attack is HONEST else HOSTILE[1:]:
             cells = [_cell(study, figures, attack, rule, hostile) for rule in study.rules]
             lines.append([title, f"{10 * hostile}%", *cells])
             title = ""
@@ -148,7 +128,7 @@ def table(study: Study, figures: Figures) -> list[str]:
 
 def _cell(study: Study, figures: Figures, attack: Attack, rule: str, hostile: int) -> str:
     def figure(rule_name: str) -> float:
-        liars = 0 if attack is NOTHING else hostile
+        liars = 0 if attack is HONEST else hostile
         return honest_mean(figures[study.trial(rule_name, attack, liars)], hostile)
 
     if math.isnan(figure(rule)):

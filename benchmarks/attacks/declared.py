@@ -7,21 +7,18 @@ over their error without the attack.
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, UserConfig
 
 from benchmarks.attacks.trial import CLIENTS
-from benchmarks.in_process import conducted
+from benchmarks.in_process import clients_of
 from benchmarks.pages import table_texts
-from benchmarks.parts import output_in
-from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Order
 from fedproto_app.core.tasks import FIRST_TASK
 from fedproto_app.core.wire import (
@@ -34,9 +31,8 @@ from fedproto_app.core.wire import (
     read_order,
 )
 from fedproto_app.engine.flower_parts import FIRST_ID
-from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.report.runs import read_clients
-from fedproto_app.settings import settings_from
+from fedproto_app.engine.local import LocalGrid
+from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import small_run
 
 NODES, LIAR = 3, FIRST_ID + 2
@@ -44,6 +40,12 @@ DECLARED = 10**9 // 168 * 168  # a multiple of every period
 FAR = -5.0  # every value of the model that is sent
 TIMES = 1e6  # sums
 FIRST_ROUND = 9.0  # usual steps, where no limit is known yet and ten are refused
+NOTE = (
+    "One node of three declares 10⁹ samples for each client. It sends −5 in place of every "
+    "value (sums: of opposite targets, times 10⁶), or its honest step reversed, as long as "
+    "it may be (sums: of as many samples as it may claim). {command}: mean error of the honest "
+    "clients, 5 rounds on series, 4 on images; {machine}."
+)
 
 
 class FalseReply(NamedTuple):
@@ -106,16 +108,15 @@ class Trial:
 
 
 class DeclaringGrid(LocalGrid):
-    """A grid whose last node declares and sends what a trial says."""
+    """A grid whose last node declares too many samples and sends a lie."""
 
-    def __init__(self, trial: Trial, folder: Path) -> None:
-        self.settings = settings_from({**trial.settings, **_limits(trial.guarded), **AT_ONCE})
-        self._lie = trial.lie
-        super().__init__(self.settings, nodes_sharing(self.settings.data, NODES, folder))
+    def __init__(self, lie: Lie, settings: Settings, configs: Sequence[UserConfig]) -> None:
+        super().__init__(settings, configs)
+        self._lie = lie
 
     def answer(self, message: Message) -> Message | None:
         reply = super().answer(message)
-        if self._lie is None or message.metadata.dst_node_id != LIAR or reply is None:
+        if message.metadata.dst_node_id != LIAR or reply is None:
             return reply
         if message.metadata.message_type == ROSTER:
             fields = fields_of(reply)
@@ -133,11 +134,6 @@ class DeclaringGrid(LocalGrid):
         return reply
 
 
-def _limits(guarded: bool) -> dict[str, float]:
-    weight, step = (5.0, 3.0) if guarded else (0.0, 0.0)
-    return {"aggregation.weight-limit": weight, "aggregation.step-limit": step}
-
-
 def fields_of(reply: Message) -> dict[str, Any]:
     text = reply.content.config_records[FIELDS][JSON]
     assert isinstance(text, bytes)
@@ -151,14 +147,12 @@ def say(reply: Message, **changed: Any) -> None:
 
 def error_of(trial: Trial) -> float | None:
     """Return the mean error of the honest nodes' clients, or None without any."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        settings = {**trial.settings, **output_in(folder), "keep": "last"}
-        grid = DeclaringGrid(Trial(settings, trial.metric, trial.lie, trial.guarded), folder / "s")
-        try:
-            clients = read_clients(conducted(grid, grid.settings))
-        except FederationError:
-            return None
+    weight, step = (5.0, 3.0) if trial.guarded else (0.0, 0.0)
+    limits = {"aggregation.weight-limit": weight, "aggregation.step-limit": step}
+    grid = partial(DeclaringGrid, trial.lie) if trial.lie else LocalGrid
+    clients = clients_of({**trial.settings, **limits}, NODES, grid)
+    if clients is None:
+        return None
     figures = [
         figure
         for node, figure in zip(clients.nodes, clients[trial.metric].tolist(), strict=True)

@@ -15,6 +15,7 @@ Sizes = NDArray[np.int64]
 CLIENTS = (5, 20, 100)
 DRAWS = 200
 CLASSES, IMAGES = 10, 5000  # and so many images of each
+NOTE = "Share of honest clients that the limit of weights cuts (of samples). {command}."
 
 
 def _by_class(alpha: float) -> Callable[[np.random.Generator, int], Sizes]:

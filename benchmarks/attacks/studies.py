@@ -12,7 +12,7 @@ from fedproto_app.settings import AggregationSettings
 from fedproto_app.tasks.table import small_run
 
 EVERY_RULE: tuple[str, ...] = get_args(AggregationSettings.model_fields["rule"].annotation)
-NOTHING = Attack("nothing")
+HONEST = Attack("nothing")
 _SOURCES = "benchmarks.attacks.poisoned:"
 _MIRRORED = Attack(
     "honest training, every second value mirrored",
@@ -38,7 +38,7 @@ class Study:
     def trials(self) -> Iterator[Trial]:
         """Yield every run of the table, and for each rule also a run without lies."""
         for rule in self.rules:
-            yield self.trial(rule, NOTHING, 0)
+            yield self.trial(rule, HONEST, 0)
             for attack in self.attacks:
                 for hostile in HOSTILE[1:]:
                     yield self.trial(rule, attack, hostile)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import math
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, UserConfig
 
 from benchmarks.attacks.lies import HonestReply, Lie
-from benchmarks.in_process import conducted
-from benchmarks.parts import output_in
-from fedproto_app.core.errors import FederationError
+from benchmarks.in_process import clients_of
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.wire import ARRAYS, array_record, numpy_arrays
 from fedproto_app.engine.flower_parts import FIRST_ID
-from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.report.runs import read_clients
-from fedproto_app.settings import Settings, settings_from
+from fedproto_app.engine.local import LocalGrid
+from fedproto_app.settings import Settings
 
 CLIENTS = 10
 HOSTILE = (0, 1, 2, 4)  # of the ten
@@ -56,8 +52,9 @@ class Trial:
 class HostileGrid(LocalGrid):
     """A grid on which some nodes lie."""
 
-    def __init__(self, settings: Settings, folder: Path, hostile: int, attack: Attack) -> None:
-        configs = nodes_sharing(settings.data, CLIENTS, folder)
+    def __init__(
+        self, hostile: int, attack: Attack, settings: Settings, configs: Sequence[UserConfig]
+    ) -> None:
         self.hostile = {FIRST_ID + number for number in ORDER[:hostile]}
         for number in ORDER[:hostile] if attack.source else ():
             configs[number]["data-source"] = attack.source
@@ -77,9 +74,8 @@ class HostileGrid(LocalGrid):
             self._victim_arrays = arrays
         about = [name for name in arrays if name in (self._attack.about or arrays)]
         if order.dst_node_id in self.hostile and self._attack.lie and about:
-            lies = self._attack.lie(
-                self._honest_reply(message, {name: arrays[name] for name in about})
-            )
+            honest = self._honest_reply(message, {name: arrays[name] for name in about})
+            lies = self._attack.lie(honest)
             changed = {name: lies[name].reshape(arrays[name].shape) for name in about}
             reply.content[ARRAYS] = array_record({**arrays, **changed})
         return reply
@@ -101,23 +97,14 @@ class HostileGrid(LocalGrid):
 
 def figures_of(trial: Trial) -> dict[int, float]:
     """Return each client's metric by the last models, by number, or {} if the run stopped."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        settings = settings_from(
-            {
-                **trial.settings,
-                **AT_ONCE,
-                "keep": "last",
-                "aggregation.rule": trial.rule,
-                "aggregation.hostile-share": PREPARED_FOR if trial.rule != "mean" else 0.0,
-                **output_in(folder),
-            }
-        )
-        grid = HostileGrid(settings, folder / "state", trial.hostile, trial.attack)
-        try:
-            clients = read_clients(conducted(grid, settings))
-        except FederationError:
-            return {}
+    rule = {
+        "aggregation.rule": trial.rule,
+        "aggregation.hostile-share": PREPARED_FOR if trial.rule != "mean" else 0.0,
+    }
+    grid = partial(HostileGrid, trial.hostile, trial.attack)
+    clients = clients_of({**trial.settings, **rule}, CLIENTS, grid)
+    if clients is None:
+        return {}
     return dict(zip(map(int, clients.nodes), clients[trial.metric].tolist(), strict=True))
 
 

@@ -160,7 +160,7 @@ def our_results(experiment: Experiment, job: Mapping[str, Any], folder: Path) ->
 def _our_run(
     name: str, changes: Changes, job: Mapping[str, Any], folder: Path
 ) -> dict[Judged, list[float]]:
-    settings = split.training_settings(job, folder, split.NETWORK)
+    settings = split.training_settings(job, folder)
     settings |= {"output.name": f"{name}-s{job['seed']}", **changes}
     run = fedproto_app.run(settings, nodes=NODES, workers=1, progress=False)
     clients = run.clients.sort_values("client")

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.section import kebab
 from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.data.shard import Shard
 from fedproto_app.settings import settings_from
@@ -24,11 +23,8 @@ Arrays = Mapping[str, NDArray[np.generic]]
 Changes = Mapping[str, object]
 
 
-def deal(clients: int, seed: int, **changes: object) -> Shard:
-    """Return the digits, dealt to clients with different mixes of classes, in one stage.
-
-    changes: other settings of the partition, as ``alpha=0.3``.
-    """
+def deal(clients: int, seed: int) -> Shard:
+    """Return the digits, dealt to clients with different mixes of classes, in one stage."""
     settings = settings_from(
         {
             "task": "classification",
@@ -41,22 +37,21 @@ def deal(clients: int, seed: int, **changes: object) -> Shard:
             "data.partition.stages": 1,
             "data.partition.imbalance-factor": 1.0,
             "data.partition.validation-share": 0.0,
-            **{f"data.partition.{kebab(name)}": value for name, value in changes.items()},
         }
     )
     return load_shard(settings, 0, 1)
 
 
-def kept_images(images: int, number: int, clients: int, fewest: float = FEWEST) -> int:
-    """Return how many train images a client keeps: shares from `fewest` to 1, evenly spaced.
+def train_images(images: int, number: int, clients: int) -> int:
+    """Return how many train images a client keeps: shares from `FEWEST` to 1, evenly spaced.
 
     The app deals all clients equally many. Equal numbers would hide an average without weights.
     """
-    share = fewest + (1 - fewest) * number / max(1, clients - 1)
+    share = FEWEST + (1 - FEWEST) * number / max(1, clients - 1)
     return max(1, round(images * share))
 
 
-def archive(shard: Shard, seed: int, fewest: float = FEWEST) -> dict[str, NDArray[np.generic]]:
+def archive(shard: Shard, seed: int) -> dict[str, NDArray[np.generic]]:
     """Return the arrays of `image-npz`: every client's images, in unequal numbers."""
     clients = {name: shard.clients[name] for name in sorted(shard.clients)}
     parts: dict[str, list[NDArray[np.generic]]] = {}
@@ -64,7 +59,7 @@ def archive(shard: Shard, seed: int, fewest: float = FEWEST) -> dict[str, NDArra
         assert isinstance(client, ClientImages)
         train, test = client.stages[0].train, client.stages[0].test
         order = numpy_stream(seed, "cross-check", name).permutation(len(train))
-        train_rows = np.sort(order[: kept_images(len(train), number, len(clients), fewest)])
+        train_rows = np.sort(order[: train_images(len(train), number, len(clients))])
         for split, images, rows in (
             ("train", train, train_rows),
             ("test", test, np.arange(len(test))),
@@ -87,7 +82,7 @@ def largest_client(arrays: Arrays) -> int:
     return int(counts.max())
 
 
-def data_settings(path: Path, seed: int, network: str = NETWORK) -> dict[str, object]:
+def data_settings(path: Path, seed: int) -> dict[str, object]:
     """Return the settings of a run on the archive at this path."""
     return {
         "task": "classification",
@@ -98,15 +93,15 @@ def data_settings(path: Path, seed: int, network: str = NETWORK) -> dict[str, ob
         "data.name": "cross-check",
         "data.partition.scheme": "given",
         "data.partition.validation-share": 0.0,
-        "model.module": network,
+        "model.module": NETWORK,
         "classification.augment": False,
     }
 
 
-def training_settings(job: Mapping[str, Any], folder: Path, network: str) -> dict[str, object]:
+def training_settings(job: Mapping[str, Any], folder: Path) -> dict[str, object]:
     """Return the settings of our run of a job: plain SGD, evaluated after the last round."""
     return {
-        **data_settings(Path(job["split"]), job["seed"], network),
+        **data_settings(Path(job["split"]), job["seed"]),
         "rounds": job["rounds"],
         "local-epochs": job["local_epochs"],
         "evaluate-every": job["rounds"],
@@ -120,9 +115,9 @@ def training_settings(job: Mapping[str, Any], folder: Path, network: str) -> dic
     }
 
 
-def start(path: Path, seed: int, network: str = NETWORK) -> dict[str, NDArray[np.generic]]:
+def start(path: Path, seed: int) -> dict[str, NDArray[np.generic]]:
     """Return the initial parameters of every client of a run on this archive, by name."""
-    settings = settings_from({**data_settings(path, seed, network), "method": "fedavg"})
+    settings = settings_from({**data_settings(path, seed), "method": "fedavg"})
     task = make_task(settings, load_shard(settings, 0, 1).shape)
     learner = make_learner(settings, task)
     return {name: value.numpy() for name, value in learner.initial_parameters().items()}

@@ -10,24 +10,13 @@ anything else. The environment variable FAULT says what the process then does wr
     no-message           this node's reply of round 2 is announced as a message but is none
     crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
                          folder does not have its name yet, once, at round 2
-    hang-in-STEP         this node hangs in a step of the masked sum of round 2, and says so: when
-                         it is asked for keys, shares, unmask, or has trained and masks (train)
-
-and for `benchmarks.many_nodes`, whose nodes share one machine:
-
-    take-turns           so many ClientApps of all nodes work at a time as TURNS says
-    late-probes          this server probes only nodes that are silent for an hour
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import random
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -38,7 +27,7 @@ def poison(wire: Any) -> None:
     """Send NaN, a wrong shape, a huge weight and a negative count, a round each."""
     write = wire.write_reply
 
-    def write_reply(reply: Any, to: Any, **masked: Any) -> Any:
+    def write_reply(reply: Any, *, to: Any, **masked: Any) -> Any:
         server_round = to.metadata.group_id
         if reply.arrays and server_round in ("1", "2"):
             name = sorted(reply.arrays)[0]
@@ -47,7 +36,7 @@ def poison(wire: Any) -> None:
             reply.arrays[name] = array if server_round == "1" else array[..., :-1]
         elif reply.samples and server_round in ("3", "4"):
             reply.samples[0] = 10**12 if server_round == "3" else -5
-        return write(reply, to, **masked)
+        return write(reply, to=to, **masked)
 
     wire.write_reply = write_reply
 
@@ -58,11 +47,11 @@ def junk(megabytes: int) -> Callable[[Any], None]:
     def change(wire: Any) -> None:
         write = wire.write_reply
 
-        def write_reply(reply: Any, to: Any, **masked: Any) -> Any:
+        def write_reply(reply: Any, *, to: Any, **masked: Any) -> Any:
             from flwr.app import Array, ArrayRecord
             from numpy.random import default_rng
 
-            message = write(reply, to, **masked)
+            message = write(reply, to=to, **masked)
             random, size = default_rng(), megabytes * 2**20
             arrays = {str(i): Array(random.integers(256, size=size, dtype="u1")) for i in range(4)}
             message.content["junk"] = ArrayRecord(arrays)
@@ -151,61 +140,6 @@ def crash_in_checkpoint(checkpoint: Any) -> None:
     checkpoint.flush = flush_or_die
 
 
-def hang_in(step: str) -> Callable[[Any], None]:
-    """Hang in a step, so that the benchmark can kill the node there."""
-
-    def change(masking: Any) -> None:
-        answer, masked = masking.Masking.answer, masking.Masking.masked
-
-        def hang(order: Any, current_step: str) -> None:
-            if (current_step, order.server_round) == (step, 2):
-                print(f"hangs in {step}", flush=True)
-                time.sleep(3600)
-
-        def slow_answer(self: Any, order: Any) -> Any:
-            hang(order, order.step)
-            return answer(self, order)
-
-        def slow_masked(self: Any, order: Any, sums: Any) -> Any:
-            hang(order, "train")
-            return masked(self, order, sums)
-
-        masking.Masking.answer, masking.Masking.masked = slow_answer, slow_masked
-
-    return change
-
-
-def take_turns(superexec: Any) -> None:
-    """Take a slot, ask for work, and give the slot to the ClientApp until its end."""
-    acquire, start = superexec.RuntimeHttpClient.AcquireTask, subprocess.Popen
-    slots: list[int] = []
-
-    def acquire_in_turn(client: Any, request: Any) -> Any:
-        number = random.randrange(int(os.environ["TURNS"]))
-        slot = os.open(f"{os.path.dirname(__file__)}/slot-{number}", os.O_CREAT | os.O_RDWR)
-        fcntl.flock(slot, fcntl.LOCK_EX)
-        answer = acquire(client, request)
-        if answer.token:
-            slots.append(slot)
-        else:
-            os.close(slot)
-        return answer
-
-    def start_with_slot(*args: Any, **options: Any) -> Any:
-        process = start(*args, pass_fds=tuple(slots), **options)
-        while slots:
-            os.close(slots.pop())
-        return process
-
-    superexec.RuntimeHttpClient.AcquireTask = acquire_in_turn
-    subprocess.Popen = start_with_slot  # type: ignore[misc, assignment]
-
-
-def late_probes(exchange: Any) -> None:
-    exchange.PROBE_AFTER = 3600.0
-
-
-STEPS = ("keys", "shares", "train", "unmask")
 CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "poison": ("fedproto_app.core.wire", poison),
     **{f"junk-{size}": ("fedproto_app.core.wire", junk(size)) for size in (40, 300)},
@@ -213,9 +147,6 @@ CHANGES: dict[str, tuple[str, Callable[[Any], None]]] = {
     "announce": ("flwr.supernode.start_client_internal", announce),
     "no-message": ("flwr.supernode.start_client_internal", no_message),
     "crash-in-checkpoint": ("fedproto_app.server.checkpoint", crash_in_checkpoint),
-    "take-turns": ("flwr.supercore.superexec.run_superexec", take_turns),
-    "late-probes": ("fedproto_app.server.exchange", late_probes),
-    **{f"hang-in-{step}": ("fedproto_app.node.masking", hang_in(step)) for step in STEPS},
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.faults.rows import ALL, HIT, counts, harmed, log_lines, row
+from benchmarks.faults.rows import COMPLETE, HIT, counts, harmed, log_lines, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, ROUNDS, Trial, summary
 
@@ -39,7 +39,7 @@ def clientapp_killed(trial: Trial) -> tuple[bool, str]:
     os.kill(trial.nodes[HIT].child("flwr-clientapp"), signal.SIGKILL)
     trial.require_unfinished(HIT, 2)
     trial.finish()
-    return counts(trial) == ALL, log_lines(trial, "^event=order-lost")
+    return counts(trial) == COMPLETE, log_lines(trial, "^event=order-lost")
 
 
 @harmed(
@@ -70,7 +70,7 @@ def node_restarted(trial: Trial) -> tuple[bool, str]:
     taken_in = trial.restart(HIT)
     trial.finish()
     also = "; ".join(filter(None, [taken_in, log_lines(trial, "^event=order-lost")]))
-    return counts(trial) == ALL, also
+    return counts(trial) == COMPLETE, also
 
 
 @fault("node-gone")
@@ -221,7 +221,7 @@ def name_early(trial: Trial) -> tuple[bool, str]:
     trial.wait_until(lambda: bool(refused(trial)), f"the refusal of {PRETENDER}")
     trial.add(*NODES)
     trial.finish()
-    return counts(trial) == ALL and bool(refused(trial)), refused(trial)
+    return counts(trial) == COMPLETE and bool(refused(trial)), refused(trial)
 
 
 @harmed(
@@ -237,9 +237,9 @@ def key_revoked(trial: Trial) -> tuple[bool, str]:
     trial.nodes[HIT].kill()
     trial.nodes[HIT].start()
     code = trial.nodes[HIT].wait_until_ended(deadline=120)
-    left = log_lines(trial, f"^event=left.*{HIT}")
+    departure = log_lines(trial, f"^event=left.*{HIT}")
     good = counts(trial)[-1] == (2, 2) and code == 1
-    return good, f"{left}; flower-supernode ended with code {code}"
+    return good, f"{departure}; flower-supernode ended with code {code}"
 
 
 def refused(trial: Trial) -> str:

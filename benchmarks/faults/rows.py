@@ -13,7 +13,7 @@ from benchmarks.faults.table import Row, fault, say
 from benchmarks.faults.trial import NODES, ROUNDS, Trial, summary
 
 HIT = "harbour"  # the node that is harmed
-ALL = [(len(NODES), len(NODES))] * ROUNDS  # counts of a run in which nobody is missing
+COMPLETE = [(len(NODES), len(NODES))] * ROUNDS  # counts of a run in which nobody is missing
 
 Harm = Callable[[Trial], tuple[bool, str]]  # whether all went as expected, and what else was seen
 

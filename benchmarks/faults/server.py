@@ -29,7 +29,7 @@ def resumed(
         def done(trial: Trial) -> tuple[bool, str]:
             good, also = do(trial)
             resumption = log_lines(trial, "^event=resumed")
-            complete = all(answered == asked for answered, asked in counts(trial))
+            complete = all(answered == orders for answered, orders in counts(trial))
             also = "; ".join(part for part in (resumption, also) if part)
             return good and complete and resumption.endswith(f"round={after}`"), also
 
@@ -86,8 +86,8 @@ def server_killed_checkpoint(trial: Trial) -> tuple[bool, str]:
     files = sorted(path.name for path in (trial.artefacts / "checkpoint").iterdir())
     trial.resume(1)
     trial.finish()
-    left = " and ".join(f"`{name}`" for name in files)
-    return files == ["new", "round-000001"], f"the crash left {left}"
+    remains = " and ".join(f"`{name}`" for name in files)
+    return files == ["new", "round-000001"], f"the crash left {remains}"
 
 
 @resumed("superlink-killed", "SuperLink and ServerApp killed in training of round 3", 2)

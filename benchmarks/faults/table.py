@@ -21,7 +21,7 @@ class Row:
     """One line of the table.
 
     expected, happened: the outcome. The table shows what happened only if it was not expected.
-    same: whether the result equals the uninterrupted run's, None if it need not.
+    equal: whether the result equals the uninterrupted run's, None if it need not.
     lost: seconds, None if nothing can be lost.
     """
 
@@ -29,7 +29,7 @@ class Row:
     expected: str
     happened: str
     good: bool
-    same: bool | None = None
+    equal: bool | None = None
     lost: float | None = None
 
 
@@ -62,7 +62,7 @@ def enter_rows(file: Path, rows: Sequence[Row]) -> None:
     says when and on which machine a row was made.
     """
     version_name = ".".join(version("flwr").split(".")[:2])
-    made = f"{date.today()}, {machine_line()}"
+    origin = f"{date.today()}, {machine_line()}"
     cells: dict[str, dict[str, str]] = {}
     head = list(_TEXTS)
     if file.exists():
@@ -77,7 +77,7 @@ def enter_rows(file: Path, rows: Sequence[Row]) -> None:
     for row in rows:
         of_row = cells.setdefault(row.fault, {"fault": row.fault})
         of_row["outcome"] = row.expected
-        of_row |= dict(zip(_columns(version_name), [*_outcome(row), made], strict=True))
+        of_row |= dict(zip(_columns(version_name), [*_outcome(row), origin], strict=True))
     columns = [*_TEXTS, *(column for name in versions for column in _columns(name))]
     with file.open("w", encoding="utf-8", newline="") as opened:
         writer = csv.DictWriter(opened, columns, restval=NOT_RUN, lineterminator="\n")
@@ -93,8 +93,8 @@ def _outcome(row: Row) -> list[str]:
     """Return whether the result is the same, and the seconds lost."""
     if not row.good:
         return [f"not as expected: {row.happened}", "–"]
-    same = "as expected" if row.same is None else "same" if row.same else "differs"
-    return [same, "–" if row.lost is None else f"{row.lost:.0f}"]
+    outcome = "as expected" if row.equal is None else "same" if row.equal else "differs"
+    return [outcome, "–" if row.lost is None else f"{row.lost:.0f}"]
 
 
 def line_of(row: Row) -> str:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.local_federation import LocalFederation, NodeProcess, node_config, with_fault
+from benchmarks.parts import wait_until
 from fedproto_app.core.errors import FederationError
 from fedproto_app.settings import flat_settings, flower_config, settings_from
 
 NODES = ("airport", "harbour", "oldtown")
 ROUNDS = 4
 RUN = "trial"
-LOOK_EVERY = 0.05
 RESTART_PAUSE = 3.0
 SETTINGS = {
     "method": "fuels",
@@ -148,11 +148,10 @@ class Trial:
         self.wait_until(lambda: len(self.rounds()) >= number, f"the end of round {number}")
 
     def wait_until(self, holds: Callable[[], bool], awaited: str, deadline: float = 200.0) -> None:
-        end = time.monotonic() + deadline
-        while not holds():
-            if time.monotonic() > end:
-                raise FederationError(f"waited {deadline:g} s for {awaited}\n{self.events()}")
-            time.sleep(LOOK_EVERY)
+        try:
+            wait_until(holds, awaited, deadline)
+        except TimeoutError as error:
+            raise FederationError(f"{error}\n{self.events()}") from None
 
     def kill_serverapp(self) -> None:
         os.kill(self.federation.superlink.child("flwr-serverapp"), signal.SIGKILL)
@@ -197,7 +196,7 @@ class Trial:
 
 
 def summary(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """ "round 1: 3 of 3 answered; round 2: 2 of 3, harbour: no reply within 30 s; …"."""
+    """Return "round 1: 3 of 3 answered", and so on, where rounds that went alike share a text."""
     parts = []
     for text, group in groupby(rounds, _round_text):
         numbers = [line["round"] for line in group]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.faults.rows import ALL, HIT, counts, harmed, row
+from benchmarks.faults.rows import COMPLETE, HIT, counts, harmed, row
 from benchmarks.faults.table import Row, fault
 from benchmarks.faults.trial import NODES, ROUNDS, Trial, summary
 from benchmarks.local_federation import LocalFederation
@@ -84,7 +84,7 @@ def duplicate_replies(trial: Trial) -> tuple[bool, str]:
     trial.finish()
     pushes = trial.federation.superlink.log_text().count("Fleet.PushMessages")
     replies = (ROUNDS + 1) * len(NODES)
-    return pushes > replies and counts(trial) == ALL, f"{pushes} pushes of {replies} replies"
+    return pushes > replies and counts(trial) == COMPLETE, f"{pushes} pushes of {replies} replies"
 
 
 @harmed(
@@ -140,10 +140,10 @@ def strangers(folder: Path) -> Iterator[Row]:
             code = node.wait_until_ended(deadline=120)
             message = re.search(reason, node.log_text())
             flower = re.search(r"Exit Code: (\d+)", node.log_text())
-            told_code = f"Flower's exit code {flower[1]}" if flower else f"exit code {code}"
+            exit_text = f"Flower's exit code {flower[1]}" if flower else f"exit code {code}"
             words = f", {message[0]}" if message else ""
             yield Row(
-                stranger, "refused", told_code + words, good=code != 0 and message is not None
+                stranger, "refused", exit_text + words, good=code != 0 and message is not None
             )
         pattern = r"(?s)Connection attempt failed.*Connection attempt failed"
         plaintext.wait_for_log(pattern, deadline=120)

@@ -11,37 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from rich.console import Console
 
 from benchmarks.leakage.attackers import Estimate, Vectors
-from benchmarks.leakage.days import DayAttack, day_attacks, day_table
+from benchmarks.leakage.days import day_attacks, day_table
 from benchmarks.leakage.masked import sum_attacks, sum_table
 from benchmarks.leakage.membership import Membership, memberships
 from benchmarks.leakage.reconstruction import Reconstruction, profiles, window_from_gradient
 from benchmarks.leakage.victims import REAL, Victims, data_settings
 from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.pages import ROOT, picture, table_texts, write_section
 from benchmarks.parts import parser_of
-from fedproto_app.report.drawing import STYLE, look
+from fedproto_app.report.drawing import look
 
 PAGE, PICTURE = ROOT / "docs" / "leakage.md", ROOT / "docs" / "leakage.svg"
 SHOWN = 3  # clients in the picture
-
-
-class Figures(NamedTuple):
-    """The figures of a data set."""
-
-    clients: int
-    days: Vectors
-    profiles: list[Reconstruction]
-    window: Reconstruction
-    memberships: list[Membership]
-    single_days: list[DayAttack]
 
 
 def main() -> None:
@@ -55,44 +41,30 @@ def main() -> None:
     console = Console()
     console.print(f"data: {title}", highlight=False)
     victims = Victims(data, arguments.rounds)
-    command = f"python -m benchmarks.leakage --data {arguments.data} --rounds {arguments.rounds}"
-    clients = f"{len(victims.names)} clients of {title}"
-    footnote = f"`{command} --page`: {clients}, seed 0, {machine_line()}."
-    masked = f"`python -m benchmarks.leakage --masked --page`: {clients}, seed 0, {machine_line()}."
+    command = f"--data {arguments.data} --rounds {arguments.rounds}"
+    origin = f"--page`: {len(victims.names)} clients of {title}, seed 0, {machine_line()}."
+    masked = f"`python -m benchmarks.leakage --masked {origin}"
     sections = {"masked": [*sum_table(sum_attacks(victims)), "", masked]}
-    figures = None if arguments.masked else measured(victims, console)
-    if figures:
+    if not arguments.masked:
+        days, guessed = profiles(victims)
+        attacks = [*guessed, window_from_gradient(victims)]
+        note = f"`python -m benchmarks.leakage {command} {origin}"
         sections |= {
-            "profiles": [*profile_table(figures), "", footnote],
-            "membership": [*membership_table(figures.memberships), "", "By the same command."],
-            "days": [*day_table(figures.single_days), "", "By the same command."],
+            "profiles": [*profile_table(attacks), "", note],
+            "membership": [*membership_table(memberships(victims)), "", "By the same command."],
+            "days": [*day_table(day_attacks(victims)), "", "By the same command."],
         }
+        if arguments.page:
+            draw(days, guessed, PICTURE)
     for name, lines in sections.items():
         console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
         if arguments.page:
             write_section(PAGE, name, "benchmarks.leakage", lines)
-    if arguments.page and figures:
-        draw(figures, PICTURE)
 
 
-def measured(victims: Victims, console: Console) -> Figures:
-    """Run all attacks on these clients."""
-    with console.status("reconstruction"):
-        days, guessed = profiles(victims)
-        window = window_from_gradient(victims)
-    with console.status("membership"):
-        members = memberships(victims)
-    with console.status("single days"):
-        single_days = day_attacks(victims)
-    return Figures(len(victims.names), days, guessed, window, members, single_days)
-
-
-def profile_table(figures: Figures) -> list[str]:
+def profile_table(attacks: Sequence[Reconstruction]) -> list[str]:
     """Return a row for each array that is sent. The last row attacks one window's gradient."""
-    rows = [
-        [row.says, _estimate(row.share, 2), f"{row.matched:.2f}"]
-        for row in (*figures.profiles, figures.window)
-    ]
+    rows = [[row.says, _estimate(row.share, 2), f"{row.matched:.2f}"] for row in attacks]
     return table_texts([["what the server sees", "error reduction", "correlation"], *rows])
 
 
@@ -106,16 +78,15 @@ def _estimate(estimate: Estimate, digits: int) -> str:
     return f"{estimate.value:.{digits}f} ({estimate.low:.{digits}f} … {estimate.high:.{digits}f})"
 
 
-def draw(figures: Figures, file: Path) -> None:
+def draw(days: Vectors, attacks: Sequence[Reconstruction], file: Path) -> None:
     """Draw mean days of some clients, and the attacks' guesses."""
-    shown = [attack for attack in figures.profiles if attack.drawn]
-    hours = np.arange(figures.days.shape[1])
-    with rc_context(STYLE | {"svg.hashsalt": "leakage", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9, 2.8), layout="constrained")
+    shown = [attack for attack in attacks if attack.drawn]
+    hours = np.arange(days.shape[1])
+    with picture(file, 9, 2.8) as figure:
         panels = figure.subplots(1, SHOWN, sharex=True, sharey=True)
-        places = np.linspace(0, len(figures.days) - 1, SHOWN).astype(int)
+        places = np.linspace(0, len(days) - 1, SHOWN).astype(int)
         for axes, client in zip(panels, places, strict=True):
-            axes.plot(hours, figures.days[client], color="black", linewidth=2.2, label="the truth")
+            axes.plot(hours, days[client], color="black", linewidth=2.2, label="the truth")
             for number, attack in enumerate(shown):
                 axes.plot(hours, attack.guesses[client], label=attack.drawn, **look(number))
             axes.set_title(f"client {client + 1}")
@@ -123,7 +94,6 @@ def draw(figures: Figures, file: Path) -> None:
         panels[0].set_ylabel("mean day, standardised")
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-        figure.savefig(file, metadata={"Date": None})
 
 
 if __name__ == "__main__":

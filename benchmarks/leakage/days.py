@@ -179,7 +179,7 @@ def series_from(
     settings, guess = learner.task.settings, torch.from_numpy(start)
     back = lookback(settings.data)
 
-    def sent(width: int, values: Tensor, _: Tensor) -> list[Tensor]:
+    def sums_of(width: int, values: Tensor, _: Tensor) -> list[Tensor]:
         features = learner.model.encode({}, _inputs(values, settings).float()).double()
         residuals = values[back:, None] - features[:, learner.model.newest, None]
         gram, moment = sums(features[:, :width], residuals, torch.ones(DAY))
@@ -187,9 +187,9 @@ def series_from(
 
     # First by the products of values, which are smooth, then by the waves' products as well.
     for width in (learner.model.plain_width, learner.model.representation_dim):
-        both = zip(*(sent(width, truth, truth) for truth in truths), strict=True)
-        observed = [torch.stack(rows).mean(dim=0).float().double() for rows in both]
-        guess = inverted(partial(sent, width), observed, guess, torch.zeros(1).double(), steps)
+        pairs = zip(*(sums_of(width, truth, truth) for truth in truths), strict=True)
+        observed = [torch.stack(rows).mean(dim=0).float().double() for rows in pairs]
+        guess = inverted(partial(sums_of, width), observed, guess, torch.zeros(1).double(), steps)
     return np.asarray(guess.numpy())
 
 

@@ -157,8 +157,8 @@ def _noised_sums(victims: Victims, series: Sequence[ClientSeries], **more: objec
     assert plan is not None
     samples = learner.task.gather([make_windows(s, settings.data) for s in series], 1)
     cohort = new_cohort(learner, {}, samples, 1)
-    sent = learner.contribution(cohort, learner.context(Guidance(), cohort), 1).arrays
-    days = sent["moment"][:, 0, -DAY:].astype(np.float64)
+    arrays = learner.contribution(cohort, learner.context(Guidance(), cohort), 1).arrays
+    days = arrays["moment"][:, 0, -DAY:].astype(np.float64)
     totals = np.stack([days[clients].sum(axis=0) for clients in _sums(NODES)])
     bound, counts = learner.sums_bound(cohort)
     spare = np.sqrt(NODES / fewest(rules.secure_minimum, rules.secure_share, NODES))

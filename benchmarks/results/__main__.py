@@ -58,9 +58,9 @@ def new_lines(table: Table, page_name: str, output: Path) -> Lines:
         for package in _VERSIONS
         if f"versions.{package}" in run.summary
     }
-    made = provenance([run.folder for run in runs], versions).text()
+    origin = provenance([run.folder for run in runs], versions).text()
     command = f"`python -m {MAKER} {page_name} {table.name}`, {about(table, runs)}"
-    return with_origin(lines_of(table, groups), command, made)
+    return with_origin(lines_of(table, groups), command, origin)
 
 
 def texts_of(shown_page: Page, section: Section) -> list[str]:

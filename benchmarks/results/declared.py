@@ -190,8 +190,8 @@ def _complete(page_name: str, table: str) -> dict[str, Any]:
 
 def _place(page_name: str, text: str) -> tuple[str, str]:
     """Return page and table of "page/table", or of a table of this page."""
-    other, _, table = text.rpartition("/")
-    return other or page_name, table
+    named_page, _, table = text.rpartition("/")
+    return named_page or page_name, table
 
 
 @cache

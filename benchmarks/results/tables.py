@@ -65,15 +65,15 @@ def _is_whole(view: Mapping[str, Any]) -> bool:
 
 
 def _cell(table: Table, text: str, groups: Groups, row: str, view: Mapping[str, Any]) -> str:
-    form, figure, other = _parsed(text)
+    form, figure, rival = _parsed(text)
     if form.startswith("paper"):
         printed = table.paper.get(view.get("paper", row))
         if isinstance(printed, list):
             printed = printed[int(figure)]
         return _printed(printed, form.removeprefix("paper"))
     if form == "better-off-than":
-        return _better_off(groups[row], groups.get(other), figure)
-    group = groups.get(other.replace("{}", row) if other else row)
+        return _better_off(groups[row], groups.get(rival), figure)
+    group = groups.get(rival.replace("{}", row) if rival else row)
     if figure.startswith("@"):
         figure = view[figure[1:]]
     return _FORMS[form](group, figure) if group else UNKNOWN
@@ -81,9 +81,9 @@ def _cell(table: Table, text: str, groups: Groups, row: str, view: Mapping[str, 
 
 def _parsed(text: str) -> tuple[str, str, str]:
     """Return a column's form, figure and other row. The last two may be empty."""
-    text, _, other = text.partition(" of ")
+    text, _, rival = text.partition(" of ")
     form, _, figure = text.partition(" ")
-    return form, figure, other
+    return form, figure, rival
 
 
 def _printed(figure: float | str | None, digits: str) -> str:
@@ -112,7 +112,7 @@ def _by_labels(table: Table, groups: Groups) -> Lines:
     """Return a line for each β and number of labels. Columns read the rows "β/labels/…"."""
     lines = [["β", "labels", *table.columns]]
     columns = {title: _parsed(text) for title, text in table.columns.items()}
-    methods = dict.fromkeys(other for _, _, other in columns.values() if other)
+    methods = dict.fromkeys(rival for _, _, rival in columns.values() if rival)
     for pair in dict.fromkeys(name.rpartition("/")[0] for name in groups):
         present = [
             groups[row] for method in methods if (row := method.replace("{}", pair)) in groups

@@ -47,12 +47,12 @@ def start(
     if _starter is None or not _starter.is_running():
         _starter = _Starter()
     prefixes = {sys.prefix, sys.base_prefix}
-    others = [path for path in sys.path if not any(map(Path(path).is_relative_to, prefixes))]
+    own_paths = [path for path in sys.path if not any(map(Path(path).is_relative_to, prefixes))]
     before = _starter.environment
     changed = {name: os.environ.get(name) for name in dict(before.items() ^ os.environ.items())}
     request = {
         "work": work,
-        "paths": [str(path) for path in (import_path, *others) if path],
+        "paths": [str(path) for path in (import_path, *own_paths) if path],
         "folder": os.getcwd(),
         "environment": changed,
     }
@@ -146,7 +146,7 @@ def serve() -> None:
 
 def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     """Do what a request asks for in this process, and end it."""
-    output, *others = files
+    output, *descriptors = files
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
     os.chdir(request["folder"])
@@ -155,7 +155,7 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
         os.environ |= {} if value is None else {name: value}
     sys.path[:0] = [path for path in request["paths"] if path not in sys.path]
     try:
-        load(request["work"], "work")(*others)
+        load(request["work"], "work")(*descriptors)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -5,7 +5,6 @@ Flower lets ``--run-config`` override only keys listed there. `tables` writes th
 of docs/settings.md.
 """
 
-from fedproto_app.core.method import SEQUENCE_TASKS
 from fedproto_app.core.section import (
     PLAIN_NAME,
     Count,
@@ -42,7 +41,6 @@ __all__ = [
     "DELIMITERS",
     "FIRST_METHOD",
     "PLAIN_NAME",
-    "SEQUENCE_TASKS",
     "SMALL_COHORT",
     "TASK_NAMES",
     "AggregationSettings",

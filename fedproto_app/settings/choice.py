@@ -15,7 +15,7 @@ from fedproto_app.core.section import kebab
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 NAMES = "names between commas"  # what is allowed, in the documents
-_OTHERS = "*"  # among the texts of a known column: it may hold others
+_ANY_TEXT = "*"  # among the texts of a known column: it may hold others
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class KnownColumn:
     @property
     def text(self) -> str:
         """The column as the setting names it."""
-        listed = "|".join([*self.values, *[_OTHERS] * self.is_open])
+        listed = "|".join([*self.values, *[_ANY_TEXT] * self.is_open])
         return f"{self.name}={listed}" if listed else self.name
 
     def gives(self, column: str) -> bool:
@@ -62,8 +62,8 @@ def known_in(text: str) -> tuple[KnownColumn, ...]:
     for entry in names_in(text):
         name, sign, listed = entry.partition("=")
         texts = [value.strip() for value in listed.split("|") if sign]
-        values = tuple(value for value in texts if value != _OTHERS)
-        columns.append(KnownColumn(name.strip(), values, is_open=_OTHERS in texts))
+        values = tuple(value for value in texts if value != _ANY_TEXT)
+        columns.append(KnownColumn(name.strip(), values, is_open=_ANY_TEXT in texts))
     return tuple(columns)
 
 

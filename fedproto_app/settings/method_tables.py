@@ -83,12 +83,8 @@ def _protection(method: Method, choice: Mapping[str, str], task: str) -> tuple[s
     return (
         unmaskable(releases) or f"{_YES}: totals of {totals}",
         no_noise or _YES,
-        _YES if _takes_rules(method, choice, task) else "no",
+        "no" if _refusal(method, choice, task, {"aggregation.rule": "median"}) else _YES,
     )
-
-
-def _takes_rules(method: Method, choice: Mapping[str, str], task: str) -> bool:
-    return not _refusal(method, choice, task, {"aggregation.rule": "median"})
 
 
 def _refusal(
@@ -120,11 +116,6 @@ def works_on(method: Method) -> str:
     return ", ".join(["all"] if not method.tasks else [*words, *where])
 
 
-def releases_by_default(method: Method) -> Sequence[Sends]:
-    """Return what a method declares with its table's defaults, on the first of its tasks."""
-    return _releases(method, method.settings(), _tasks(method)[0])
-
-
 def _tasks(method: Method) -> tuple[str, str]:
     """Return the first and the last task of a method."""
     tasks = method.tasks or ("forecasting",)
@@ -138,7 +129,9 @@ def _releases(method: Method, section: Section, task: str) -> Sequence[Sends]:
 
 def _words(name: str) -> str:
     """Return a new row's words: what clients send, no cost, and the module's first sentence."""
-    names = ", ".join(release.name for release in releases_by_default(METHODS[name]))
+    method = METHODS[name]
+    releases = _releases(method, method.settings(), _tasks(method)[0])
+    names = ", ".join(release.name for release in releases)
     documented = inspect.getdoc(import_module(METHODS._modules[name])) or ""
     source = " ".join(documented.partition("\n\n")[0].split()).partition(": ")[0].rstrip(".")
     return f"{names or 'nothing'} | | {source.replace('|', ' ')}"

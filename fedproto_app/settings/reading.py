@@ -143,10 +143,10 @@ def defaults_of(method: str) -> Mapping[str, object]:
 _TABLES_OF_DATA = {"classification": "images", "sequence": "labelled sequences"}
 
 
-def unused_settings(given: Mapping[str, object], settings: Settings) -> list[str]:
+def unused_settings(chosen: Mapping[str, object], settings: Settings) -> list[str]:
     """Return what was set and has no effect, such as the learning rate of a closed form.
 
-    given: with dotted keys. A file that several methods share may have such settings, so they are
+    chosen: with dotted keys. A file that several methods share may have such settings, so they are
     no error.
     """
     defaults, holds = defaults_of(settings.method), task_record(settings.task).holds
@@ -166,7 +166,7 @@ def unused_settings(given: Mapping[str, object], settings: Settings) -> list[str
 
     return [
         f"{key} = {value!r}"
-        for key, value in given.items()
+        for key, value in chosen.items()
         if value != defaults.get(key) and is_unused(key, value)
     ]
 

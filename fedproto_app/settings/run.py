@@ -310,8 +310,8 @@ class Settings(Section):
         Closed forms fit each stage once, and the nodes know how many there are.
         """
         has_stages = task_record(self.task).holds == "images"
-        given = has_stages and self.data.partition.scheme == "given"
-        return given and method_named(self.method).rounds is not None
+        brings_stages = has_stages and self.data.partition.scheme == "given"
+        return brings_stages and method_named(self.method).rounds is not None
 
     @property
     def all_rounds(self) -> int:

@@ -126,8 +126,8 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         lengths: [k, B] of sequences. model: None for the task's model.
         """
         with self.mixed_precision():
-            both = (inputs,) if lengths is None else (inputs, lengths)
-            return (model or self.model).encode(parameters, *both).float()
+            arguments = (inputs,) if lengths is None else (inputs, lengths)
+            return (model or self.model).encode(parameters, *arguments).float()
 
     @torch.no_grad()
     def encode_all(

@@ -146,14 +146,14 @@ class TaskMetrics:
     @property
     def progress(self) -> list[Field]:
         """The fields of rounds.jsonl that are shown during a run, the validation error first."""
-        figures = self._from(self.validation, self.latest)
+        figures = self._in_order(self.validation, self.latest)
         shown = [figure.round for figure in figures if figure.round.title]
         return [*shown, *self.more_rounds]
 
     @property
     def every_client(self) -> list[Field]:
         """The columns of clients.csv in the page's table of all clients, the headline first."""
-        return [figure.column for figure in self._from(self.headline) if figure.column.title]
+        return [figure.column for figure in self._in_order(self.headline) if figure.column.title]
 
     @property
     def clients(self) -> list[Field]:
@@ -163,17 +163,17 @@ class TaskMetrics:
     @property
     def comparison(self) -> list[Field]:
         """The fields of summary.json that are compared, the headline first."""
-        fields = [field for figure in self._from(self.headline) for field in figure.summary]
+        fields = [field for figure in self._in_order(self.headline) for field in figure.summary]
         fields = sorted(filter(lambda field: field.title, fields), key=lambda field: field.later)
         return [*fields, *self.more_summary]
 
     @property
     def distributions(self) -> dict[str, str]:
         """The columns of clients.csv in the chart of the clients' distributions, by label."""
-        shown = (figure for figure in self._from(self.headline) if figure.label)
+        shown = (figure for figure in self._in_order(self.headline) if figure.label)
         return {figure.label: figure.column.name for figure in shown}
 
-    def _from(self, *first: Figure) -> list[Figure]:
+    def _in_order(self, *first: Figure) -> list[Figure]:
         return [*first, *(figure for figure in self.figures if figure not in first)]
 
     def badness(self, value: float | None) -> float:

@@ -55,8 +55,8 @@ def small_run(task: str) -> dict[str, object]:
 
 def task_class(task: str) -> type[AnyTask]:
     """Return the class of a task."""
-    found: type[AnyTask] = _folder(task, ".task").TASK_CLASSES[task]
-    return found
+    chosen: type[AnyTask] = _folder(task, ".task").TASK_CLASSES[task]
+    return chosen
 
 
 def clients_of(task: str) -> Clients:
@@ -82,8 +82,8 @@ def make_task(settings: Settings, shape: DataShape, device: torch.device | None 
 def expected_metrics(settings: Settings) -> tuple[Metric, ...]:
     """Return the metrics that an evaluated client must report, for its latest and kept models."""
     required = task_class(settings.task).required_metrics(settings)
-    kept = (replace(metric, model=Model.KEPT) for metric in required)
-    return tuple(dict.fromkeys((*required, *kept)))
+    of_kept_models = (replace(metric, model=Model.KEPT) for metric in required)
+    return tuple(dict.fromkeys((*required, *of_kept_models)))
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:

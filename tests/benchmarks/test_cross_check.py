@@ -43,7 +43,7 @@ def test_both_sides_read_the_apps_split(tmp_path: Path) -> None:
         assert set(labels) <= set(labelled(before.train))
         assert len(after.validation) == 0
         sizes.append(len(labels))
-    # Each client is dealt 405; a quarter, a half, three quarters and all stay.
+    # Each client is dealt 405, of which a quarter, a half, three quarters and all stay.
     assert sizes == [101, 202, 304, 405]
     assert split.largest_client(arrays) == 405
 
@@ -62,14 +62,14 @@ def test_both_sides_start_from_the_parameters_of_the_module(tmp_path: Path) -> N
 
 
 def test_a_client_keeps_a_quarter_to_all_of_its_images() -> None:
-    assert [split.kept_images(100, number, 4) for number in range(4)] == [25, 50, 75, 100]
-    assert split.kept_images(100, 0, 1) == 25
-    assert split.kept_images(1, 0, 4) == 1
+    assert [split.train_images(100, number, 4) for number in range(4)] == [25, 50, 75, 100]
+    assert split.train_images(100, 0, 1) == 25
+    assert split.train_images(1, 0, 4) == 1
 
 
 def test_the_interval_equals_a_paired_t_tests() -> None:
     ours, peers = [0.9, 0.8, 0.7], [0.8, 0.8, 0.9]
-    # Differences 0.1, 0, −0.2: mean −1/30, deviation √(7/300); t of two degrees 4.3027.
+    # Differences 0.1, 0, −0.2 have the mean −1/30 and the deviation √(7/300), and t is 4.3027.
     difference = paired(ours, peers)
     assert difference.mean == pytest.approx(-1 / 30)
     assert difference.std == pytest.approx((7 / 300) ** 0.5)

@@ -40,7 +40,7 @@ def test_the_table_keeps_its_rows_and_the_columns_of_other_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "faults.csv"
-    early = Row("a", "equal", "", good=True, same=True, lost=2.0)
+    early = Row("a", "equal", "", good=True, equal=True, lost=2.0)
     late = Row("b", "in, out", "it came", good=True, lost=12.4)
     for flower, rows in (
         ("1.100.2", [replace(early, lost=3.0)]),

@@ -8,8 +8,9 @@ from benchmarks.attacks.honest import Case, Cost, table
 def test_the_change_is_a_mean_over_seeds_and_unlimited_runs_are_the_same() -> None:
     first, second = Case("digits", "fedavg", {}), Case("digits", "fedrep", {})
     costs = {
-        first: [Cost(0, 100, 0, 10, 0.5, 0.5)] * 2,
-        second: [Cost(5, 100, 1, 10, 0.23, 0.2), Cost(0, 100, 0, 10, 0.18, 0.2)],
+        **{(first, seed): Cost(0, 100, 0, 10, 0.5, 0.5) for seed in (0, 1)},
+        (second, 0): Cost(5, 100, 1, 10, 0.23, 0.2),
+        (second, 1): Cost(0, 100, 0, 10, 0.18, 0.2),
     }
     assert table(costs)[2:] == [
         "| digits | `fedavg` | 0.0% | 0.0% | 0.5 | the same |",

@@ -31,6 +31,7 @@ from tests.helpers.local_grid import (
 )
 
 NODES = 2
+PATIENCE = {"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0}
 PROGRAM = [sys.executable, "-c", "from fedproto_app.cli.main import main; main()"]
 
 
@@ -62,19 +63,19 @@ def test_any_number_of_workers_gives_the_same_bits(
     pool: WorkerPool, tmp_path: Path, make: Any, changes: dict[str, Any], numbers: tuple[int, ...]
 ) -> None:
     """Cohorts of two clients: with four workers, two share the cohorts of each node."""
-    patience = {"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0, "cohort-size": 2}
-    local = make(tmp_path, **{**changes, **patience, "output.name": "here"})
+    changes = {**changes, **PATIENCE, "cohort-size": 2}
+    local = make(tmp_path, **{**changes, "output.name": "here"})
     expected, _ = run_locally(local, synthetic_nodes(NODES, tmp_path / "state", local.data.source))
     for workers in numbers:
         shown: list[Mapping[str, Any]] = []
-        simulated = make(tmp_path, **{**changes, **patience, "output.name": f"workers-{workers}"})
+        simulated = make(tmp_path, **{**changes, "output.name": f"workers-{workers}"})
         folder = simulate(simulated, NODES, pool, workers, shown.append)
         assert clients_csv(folder.path) == clients_csv(expected.path), workers
         assert [line["round"] for line in shown] == list(range(1, simulated.all_rounds + 1))
         for node in ("0", "1"):  # what was in memory is on the disk in the end
             ours = ClientStore(folder.path / "state" / node)
             assert len(ours.kept_clients()) == 4
-    here = make(tmp_path, **{**changes, **patience, "output.name": "without-workers"})
+    here = make(tmp_path, **{**changes, "output.name": "without-workers"})
     folder = simulate_without_workers(here, NODES, ignore)
     assert clients_csv(folder.path) == clients_csv(expected.path)
     assert not process.in_simulation()
@@ -110,16 +111,11 @@ class Killed(BaseException):
 def test_a_run_that_is_killed_between_checkpoints_ends_the_same(
     pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checkpoints after rounds 2 and 4 of 6; killed after 3 and, resumed, after 5.
+    """Checkpoints after rounds 2 and 4 of 6. The run is killed after 3 and, resumed, after 5.
 
     Each time other processes work for the nodes: first one each, then two each, then one for both.
     """
-    changes = {
-        "method": "fedrep",
-        "rounds": 6,
-        "nodes.start-deadline": 60.0,
-        "nodes.round-deadline": 60.0,
-    }
+    changes = {"method": "fedrep", "rounds": 6, **PATIENCE}
     uninterrupted = small_settings(tmp_path, **{**changes, "output.name": "whole"})
     expected, _ = run_locally(uninterrupted, synthetic_nodes(NODES, tmp_path / "state"))
 
@@ -177,13 +173,7 @@ def test_state_that_workers_share_never_runs_ahead_of_the_checkpoint(
     pool: WorkerPool, tmp_path: Path
 ) -> None:
     """Quick rounds, two workers per node, killed after round 7: the states are from round 6."""
-    changes = {
-        "method": "solo",
-        "rounds": 8,
-        "cohort-size": 2,
-        "nodes.start-deadline": 60.0,
-        "nodes.round-deadline": 60.0,
-    }
+    changes = {"method": "solo", "rounds": 8, "cohort-size": 2, **PATIENCE}
     uninterrupted = small_settings(tmp_path, **{**changes, "output.name": "whole"})
     expected, _ = run_locally(uninterrupted, synthetic_nodes(NODES, tmp_path / "state"))
     cut = small_settings(tmp_path, **{**changes, "output.name": "cut"})
@@ -207,9 +197,7 @@ def resumed(settings: Settings) -> Settings:
 
 
 def test_a_worker_that_is_killed_is_told_and_stops_the_run(tmp_path: Path) -> None:
-    settings = small_settings(
-        tmp_path, rounds=40, **{"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0}
-    )
+    settings = small_settings(tmp_path, rounds=40, **PATIENCE)
     before = first_workers()
     with WorkerPool(2, tmp_path / "log") as pool:
 
@@ -260,7 +248,7 @@ def is_alive(process: int) -> bool:
 
 
 def children_of(process: int) -> list[int]:
-    """Return the engine's processes; pytest-xdist's are no children of this process."""
+    """Return the engine's processes, without pytest-xdist's."""
     children = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -281,8 +269,7 @@ def descendants_of(process: int) -> list[int]:
 def test_a_flush_that_fails_names_the_reason_and_ends_no_worker(
     pool: WorkerPool, tmp_path: Path
 ) -> None:
-    patience = {"nodes.start-deadline": 60.0, "nodes.round-deadline": 60.0}
-    settings = small_settings(tmp_path, rounds=2, **patience)
+    settings = small_settings(tmp_path, rounds=2, **PATIENCE)
     lost = tmp_path / "runs" / "test" / "state"
     flush = pool.flush
 
@@ -295,5 +282,5 @@ def test_a_flush_that_fails_names_the_reason_and_ends_no_worker(
         patch.setattr(pool, "flush", without_a_place)
         with pytest.raises(FederationError, match=r"worker process cannot write its state: Not a"):
             simulate(settings, NODES, pool, 2, ignore)
-    next_run = small_settings(tmp_path, rounds=1, **patience, **{"output.name": "after"})
+    next_run = small_settings(tmp_path, rounds=1, **PATIENCE, **{"output.name": "after"})
     simulate(next_run, NODES, pool, 2, ignore)

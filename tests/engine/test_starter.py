@@ -27,9 +27,9 @@ def started() -> tuple[list[object], str]:
     with open(read) as facts, tempfile.TemporaryFile() as output:
         starter.start(f"{__name__}:tell", [write], output)
         os.close(write)
-        told = json.loads(facts.read())  # until the process has ended
+        reported = json.loads(facts.read())  # until the process has ended
         output.seek(0)
-        return told, output.read().decode()
+        return reported, output.read().decode()
 
 
 def test_all_processes_have_one_parent_and_todays_surroundings(

@@ -38,7 +38,7 @@ _FEWEST_BESIDE_A_GIANT = 5  # clients
 _GIANT = 20.0  # times the median client
 # In five public data sets of hours, 95% intervals held 63 to 100% of the test values (means over
 # clients) with 14 days of history, 84 to 99% with 21, 89 to 98% with 30, and 92 to 97% with 40 and
-# 60 (benchmarks.short_histories).
+# 60.
 _FEWEST_VALIDATED = 3  # days, of about 33
 _NO_NAMES = {"nan", "none", "null", "na", "n/a"}
 

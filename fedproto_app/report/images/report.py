@@ -37,7 +37,7 @@ from fedproto_app.tasks.images.metrics import (
     COUNT,
     ERROR,
     INFERENCES,
-    OWN,
+    LOCAL_MODELS,
     THIRDS,
     class_metric,
     stage_metric,
@@ -227,7 +227,7 @@ def _models(results: Results) -> dict[str, Metric | None]:
 def _of_models(results: Results, figures: Iterable[Figure]) -> list[Figure]:
     """Return the figures, with the metrics that clients report for the method's two models."""
     models = _models(results)
-    reported = {AVERAGED: models["global"], OWN: models["local"]}
+    reported = {AVERAGED: models["global"], LOCAL_MODELS: models["local"]}
     return [
         replace(figure, metric=reported.get(figure, figure.metric) or _NOBODYS)
         for figure in figures

@@ -45,9 +45,9 @@ def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shar
         for client in series
         if client.name not in refused
     }
-    known = series[0].columns if series else ()
+    columns = series[0].columns if series else ()
     steps = dict.fromkeys(client.clock.rhythm for client in series if client.clock)
-    return Shard(windows, refused, DataShape(known=known, step=" and ".join(sorted(steps))))
+    return Shard(windows, refused, DataShape(known=columns, step=" and ".join(sorted(steps))))
 
 
 def admission(settings: Settings) -> Admission:

@@ -7,8 +7,8 @@ the kept model. Coverage and mean width over the test part are reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ from fedproto_app.tasks.forecasting.metrics import COVERAGES, LEVELS, WIDTHS
 
 if TYPE_CHECKING:
     from torch import Tensor
-from collections.abc import Sequence
-from typing import NamedTuple
 
 # A score is the size of an error, |forecast - truth|, so an interval is the forecast ± a half
 # width. The first half width is a quantile of the validation part's scores. A short validation part
@@ -83,9 +81,9 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = squares.sum(axis=1) / count
     of_step = np.maximum(squares / np.maximum(counts, 1), _SMALLEST_SHARE * mean[:, None])
-    counted = counts * np.log(np.maximum(of_step, _SMALLEST**2))
-    of_all = horizon * np.log(np.maximum(mean, _SMALLEST**2))
-    scales = np.exp((counted + of_all[:, None]) / (counts + horizon) / 2)
+    steps_part = counts * np.log(np.maximum(of_step, _SMALLEST**2))
+    part_of_all = horizon * np.log(np.maximum(mean, _SMALLEST**2))
+    scales = np.exp((steps_part + part_of_all[:, None]) / (counts + horizon) / 2)
     scaled = errors / scales[:, None]
     number = independent_errors(scaled, present)
     root = np.sqrt(_sum(scaled**2).sum(axis=1) / np.maximum(count, 1))
@@ -93,8 +91,8 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
     widths = []
     for level in levels:
         z, t = ndtri(0.5 + level / 200), stdtrit(number, 0.5 + level / 200)
-        needed = level / (100 - level)
-        shape = (number * _quantile(ordered, count, level) + needed * z * root) / (number + needed)
+        fewest = level / (100 - level)
+        shape = (number * _quantile(ordered, count, level) + fewest * z * root) / (number + fewest)
         widths.append(np.where(count[:, None] > 0, (shape * t / z)[:, None] * scales, z))
     first: Floats = np.maximum(np.stack(widths), _SMALLEST)
     return first
@@ -119,9 +117,9 @@ def independent_errors(errors: Floats, present: Bools) -> Floats:
         (np.s_[:, :, :-1], np.s_[:, :, 1:]),  # of one forecast
         (np.s_[:, :-1], np.s_[:, 1:]),  # of two forecasts, equally far ahead
     ):
-        both = present[earlier] & present[later]
-        products += _sum(both * errors[earlier] * errors[later]).sum(axis=1)
-        squares += _sum(both * (errors[earlier] ** 2 + errors[later] ** 2) / 2).sum(axis=1)
+        pairs = present[earlier] & present[later]
+        products += _sum(pairs * errors[earlier] * errors[later]).sum(axis=1)
+        squares += _sum(pairs * (errors[earlier] ** 2 + errors[later] ** 2) / 2).sum(axis=1)
     square = (products / np.maximum(squares, _SMALLEST**2)) ** 2 - 1 / np.maximum(number - 1, 1)
     square = np.maximum(square, 0.0)
     independent: Floats = np.maximum(number * (1 - square) / (1 + square), 1.0)
@@ -202,12 +200,12 @@ def kept_half_widths(
     """
     from scipy.special import ndtri
 
-    kept = [
+    widths_by_step = [
         [stored.get(half_width(level, ahead), np.nan) for level in KEPT_LEVELS]
         for ahead in range(steps)
     ]
-    places, wanted = (ndtri(0.5 + np.array(shares) / 200) for shares in ((0, *KEPT_LEVELS), levels))
-    return np.stack([np.interp(wanted, places, (0.0, *widths)) for widths in kept], axis=1)
+    z_stored, z = (ndtri(0.5 + np.array(shares) / 200) for shares in ((0, *KEPT_LEVELS), levels))
+    return np.stack([np.interp(z, z_stored, (0.0, *ws)) for ws in widths_by_step], axis=1)
 
 
 def follow(error: Tensor, validation: Tensor, test: Tensor) -> Tracked:

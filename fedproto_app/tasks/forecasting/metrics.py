@@ -69,7 +69,7 @@ _BETTER_OFF = Field(BETTER_OFF, "better off %", percent_text, larger_is_better=T
 
 _VALIDATION = Figure(VALIDATION_MSE, round=Field("validation_mse", "val MSE"))
 _KEPT_VALIDATION = Figure(kept(VALIDATION_MSE), column=Field("validation_mse"))
-_KEPT = Figure(
+_KEPT_MODELS = Figure(
     kept(MSE),
     column=Field("mse", "MSE"),
     round=Field("kept_test_mse"),
@@ -124,7 +124,7 @@ def _interval(metric: Metric, title: str = "") -> Figure:
 FORECASTING = TaskMetrics(
     figures=(
         _VALIDATION,
-        _KEPT,
+        _KEPT_MODELS,
         _KEPT_MAE,
         Figure(
             kept(RMSE_UNITS),
@@ -145,10 +145,10 @@ FORECASTING = TaskMetrics(
         _interval(COVERAGES[0], f"in {LEVELS[0]}% interval %"),
         *map(_interval, (*COVERAGES[1:], *WIDTHS)),
     ),
-    headline=_KEPT,
+    headline=_KEPT_MODELS,
     latest=_LAST,
     validation=_VALIDATION,
-    kept=_KEPT,
+    kept=_KEPT_MODELS,
     kept_validation=_KEPT_VALIDATION,
     compared=_KEPT_MAE,
     name="error",
@@ -167,6 +167,6 @@ FORECASTING = TaskMetrics(
         "worst": _WORST,
         "better": _BETTER_OFF,
     },
-    verdict={"MAE in the data's units": _MAE_UNITS, "MASE": MASE, "MSE": _KEPT},
+    verdict={"MAE in the data's units": _MAE_UNITS, "MASE": MASE, "MSE": _KEPT_MODELS},
     more_summary=(_BETTER_OFF,),
 )

@@ -56,7 +56,7 @@ LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 SMALLEST_DIVISOR = 1e-30
 _DIVISORS = frozenset(metric.name for metric in DIVISORS)
 _SHARES = frozenset(metric.name for metric in COVERAGES)
-_WHOLE = frozenset(metric.name for metric in BLOCK_FACTS[1:])
+_WHOLE_NUMBERS = frozenset(metric.name for metric in BLOCK_FACTS[1:])
 _OF_BLOCKS = frozenset(metric.name for metric in BLOCK_METRICS)
 
 
@@ -127,13 +127,12 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     @classmethod
     def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
         for metric, value in metrics.items():
-            of_blocks = metric.name in _OF_BLOCKS
-            known = metric.name in cls.metrics.names or is_step(metric.name) or of_blocks
-            if not known or metric.rule:
+            is_declared = metric.name in cls.metrics.names or metric.name in _OF_BLOCKS
+            if metric.rule or not (is_declared or is_step(metric.name)):
                 return f"{str(metric)[:80]!r} is no metric of forecasts"
             if is_step(metric.name) and isnan(value):
                 continue  # no test target so many steps ahead
-            if metric.name in _WHOLE:
+            if metric.name in _WHOLE_NUMBERS:
                 least = 1 if metric != FIRST_BLOCK else -LARGEST_COUNT  # before 1970: below 0
                 if not (least <= value <= LARGEST_COUNT and value == int(value)):
                     return f"{metric} = {value:g} is no whole number that is possible"
@@ -154,11 +153,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
-        return (
-            None
-            if shape == DataShape(known=shape.known, step=shape.step)
-            else "its data are no series"
-        )
+        is_series = shape == DataShape(known=shape.known, step=shape.step)
+        return None if is_series else "its data are no series"
 
     def default_model(self) -> Model:
         """Return FUELS's forecaster, or the method's special model."""
@@ -267,7 +263,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             blocks=[_blocks_of_client(client) for client in clients],
             lengths=[len(client.targets) for client in clients],
             clients=clients,
-            explained=_explained(clients, targets).to(device) if _have_responses(clients) else None,
+            explained=_explained(clients, targets.to(device)),
             is_young=[client.is_young for client in clients],
             train_samples=[client.train_samples for client in clients],
         )
@@ -466,12 +462,10 @@ def _blocks_of_client(client: ClientWindows) -> Blocks:
     return blocks_of(first, last, horizon, period, step, client.block)
 
 
-def _have_responses(clients: Sequence[ClientWindows]) -> bool:
-    return any(client.explained is not None for client in clients)
-
-
-def _explained(clients: Sequence[ClientWindows], targets: Tensor) -> Tensor:
-    """Return what has been taken off the clients' targets [K, n, H]."""
+def _explained(clients: Sequence[ClientWindows], targets: Tensor) -> Tensor | None:
+    """Return what has been taken off the clients' targets [K, n, H], None if nothing has."""
+    if all(client.explained is None for client in clients):
+        return None
     explained = torch.zeros_like(targets)
     for row, client in enumerate(clients):
         if client.explained is not None:

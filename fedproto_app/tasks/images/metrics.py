@@ -56,14 +56,14 @@ AVERAGED = Figure(
     summary=(_A_GLO,),
     label="averaged model",
 )
-OWN = Figure(
+LOCAL_MODELS = Figure(
     replace(ACCURACY, model=Model.LOCAL),
     column=_A_LOC,
     round=_A_LOC,
     summary=(_A_LOC,),
     label="own model",
 )
-_KEPT = Figure(
+_KEPT_MODELS = Figure(
     replace(ACCURACY, model=Model.KEPT),
     column=_percent("accuracy_kept", "kept %"),
     round=Field("accuracy_kept"),
@@ -81,8 +81,8 @@ _KEPT_VALIDATION = Figure(replace(ERROR, model=Model.KEPT), column=Field("kept_v
 CLASSIFICATION = TaskMetrics(
     figures=(
         AVERAGED,
-        OWN,
-        _KEPT,
+        LOCAL_MODELS,
+        _KEPT_MODELS,
         _VALIDATION,
         Figure(
             replace(ERROR, model=Model.LOCAL),
@@ -98,12 +98,12 @@ CLASSIFICATION = TaskMetrics(
             for rule in INFERENCES
         ),
     ),
-    headline=OWN,
-    latest=OWN,
+    headline=LOCAL_MODELS,
+    latest=LOCAL_MODELS,
     validation=_VALIDATION,
-    kept=_KEPT,
+    kept=_KEPT_MODELS,
     kept_validation=_KEPT_VALIDATION,
-    compared=_KEPT,
+    compared=_KEPT_MODELS,
     is_accuracy=True,
     name="accuracy of own models",
     axis="test accuracy",

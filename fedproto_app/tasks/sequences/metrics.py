@@ -43,7 +43,7 @@ def _metrics(
         summary=(shown(name, f"last {unit}", spread=True),),
         label="model of the last round",
     )
-    kept = Figure(
+    kept_model = Figure(
         replace(test, model=Model.KEPT),
         column=shown(f"{name}_kept", f"kept {unit}"),
         round=Field(f"{name}_kept"),
@@ -80,17 +80,17 @@ def _metrics(
             used,
             own_head,
             averaged,
-            kept,
+            kept_model,
             *further,
             in_use,
             kept_validation,
         ),
-        headline=kept,
+        headline=kept_model,
         latest=used,
         validation=in_use,
-        kept=kept,
+        kept=kept_model,
         kept_validation=kept_validation,
-        compared=kept,
+        compared=kept_model,
         kept_error=names["error"],
         caption=(
             "kept: the models that clients end with; last: those of the last round; rounds: mean "

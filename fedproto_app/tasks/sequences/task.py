@@ -9,6 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +21,6 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
-from fedproto_app.data.sequences.pool import Targets
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.maths.linear_heads import (
@@ -48,7 +49,6 @@ from fedproto_app.tasks.sequences.metrics import (
 from fedproto_app.tasks.task import in_padded
 
 EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
-LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
 LARGEST_HEAD = 1e6  # a larger value would dominate its cluster's mean and every similarity
 MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound a server's memory
 
@@ -98,9 +98,22 @@ def _outputs(shape: DataShape) -> int:
 
 
 class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
-    """The base of tasks on sequences, whose subclasses predict classes or real numbers."""
+    """The base of tasks on sequences, whose subclasses predict classes or real numbers.
+
+    largest_metric: a client's metrics lie between 0 and this.
+    """
 
     evaluates_local = False
+    largest_metric: ClassVar[float]
+
+    @classmethod
+    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
+        for metric, value in metrics.items():
+            if metric.name not in cls.metrics.names or metric.rule:
+                return f"{str(metric)[:80]!r} is no metric of this task"
+            if not 0 <= value <= cls.largest_metric:
+                return f"its metrics are not 0 … {cls.largest_metric:g}: {metric} = {value:g}"
+        return None
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
@@ -170,26 +183,19 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
         self, parts: Sequence[Sequence[LabelledSequences]]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Join each client's parts: values [K, n, T, d], lengths [K, n], targets [K, n]."""
-        sequences = [
-            [steps for part in client_parts for steps in part.values] for client_parts in parts
-        ]
-        most_sequences = max(len(client_sequences) for client_sequences in sequences)
-        longest = max(
-            (len(steps) for client_sequences in sequences for steps in client_sequences), default=1
-        )
-        shape = (len(parts), most_sequences, longest, self.shape.inputs[0])
+        sequences = [[s for part in client_parts for s in part.values] for client_parts in parts]
+        longest = max((len(steps) for steps in chain.from_iterable(sequences)), default=1)
+        shape = (len(parts), max(map(len, sequences)), longest, self.shape.inputs[0])
         values, lengths = np.zeros(shape, np.float32), np.ones(shape[:2], np.int64)
         targets = np.zeros(shape[:2], parts[0][0].targets.dtype)
         for row, client_sequences in enumerate(sequences):
             for place, steps in enumerate(client_sequences):
                 values[row, place, : len(steps)] = steps
                 lengths[row, place] = len(steps)
-            targets[row, : len(client_sequences)] = np.concatenate(
-                [part.targets for part in parts[row]]
-            )
-        arrays: tuple[NDArray[np.generic], ...] = (values, lengths, targets)
-        stacked = [torch.from_numpy(array).to(self.device) for array in arrays]
-        return stacked[0], stacked[1], stacked[2]
+            labels = [part.targets for part in parts[row]]
+            targets[row, : len(client_sequences)] = np.concatenate(labels)
+        on_device = [torch.from_numpy(a).to(self.device) for a in (values, lengths, targets)]
+        return on_device[0], on_device[1], on_device[2]
 
     @property
     def batch_size(self) -> int:
@@ -237,24 +243,15 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
 
 def _as_labelled(client: ClientSequences) -> LabelledSequences:
     """Return the client's unlabelled sequences with target 0, of the same type as other targets."""
-    count, is_class = len(client.unlabelled), client.train.targets.dtype.kind == "i"
-    none: Targets = np.zeros(count, np.int64) if is_class else np.zeros(count, np.float64)
-    return LabelledSequences(client.unlabelled, none)
+    targets: Any = np.zeros(len(client.unlabelled), client.train.targets.dtype)
+    return LabelledSequences(client.unlabelled, targets)
 
 
 class SequenceClassificationTask(SequenceTask):
     """Predict the class of a sequence."""
 
     metrics = CLASSES
-
-    @classmethod
-    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
-        for metric, value in metrics.items():
-            if metric.name not in cls.metrics.names or metric.rule:
-                return f"{str(metric)[:80]!r} is no metric of classification"
-            if not 0 <= value <= 1:
-                return f"its metrics are not fractions: {metric} = {value:g}"
-        return None
+    largest_metric = 1.0
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
@@ -300,15 +297,7 @@ class SequenceRegressionTask(SequenceTask):
     """
 
     metrics = NUMBERS
-
-    @classmethod
-    def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
-        for metric, value in metrics.items():
-            if metric.name not in cls.metrics.names or metric.rule:
-                return f"{str(metric)[:80]!r} is no metric of regression"
-            if not 0 <= value <= LARGEST_ERROR:
-                return f"its metrics are not finite and positive: {metric} = {value:g}"
-        return None
+    largest_metric = 1e30  # the sum over any number of clients is still finite
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
