@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import (
-    LARGEST_GRID_PER_ROW,
-    Clock,
-    Matrix,
-    Stamps,
-    common_clock,
-    sampling_step,
-)
+from fedproto_app.data.clock import Clock, Matrix, Stamps
 from fedproto_app.data.files import require_inside, require_room
-from fedproto_app.data.row_order import TimedRows, TimeTwice, in_order, with_counts
-from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
+from fedproto_app.data.row_order import FileRows, TimeTwice
+from fedproto_app.data.series import ClientSeries, ColumnNames, series_of
 from fedproto_app.data.source_checks import chosen, require_available
 from fedproto_app.data.table import (
     MISSING,
@@ -98,22 +91,9 @@ def load_wide(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
     choice = settings.choice
     columns_read = value_columns(file.head, choice, choice.clients, "clients")
     table = file.read(columns_read, names_in(settings.missing_values))
-    try:
-        rows = _in_order(table, settings)
-    except TimeTwice as error:
-        raise _with_cause(error, [table], [path], tables, settings) from None
-    columns = table.column_names
-    if rows is None:
-        yield from counted_columns(table.names, table.numbers(), table.notes, columns)
-        return
-    yield from columns_on_a_clock(
-        table.names,
-        rows,
-        table.where,
-        row=table.row_of,
-        may_lack_rows=_may_lack_rows(settings),
-        columns=columns,
-    )
+    stamps, values = table.stamps(settings.time_unit), table.numbers()
+    rows = FileRows(stamps, values, table.where, table.names, table.row_of, notes=table.notes)
+    yield from _series([rows], [table], [path], tables, settings, table.column_names)
 
 
 def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
@@ -152,6 +132,7 @@ def _of_long_rows(
     select: returns its columns. usual: the clock of times that show none; one of the calendar is
     also that of times that show another, and rows on days without steps are left out.
     """
+    import pandas as pd
     from pandas.api.types import union_categoricals
 
     path = Path(settings.path)
@@ -160,9 +141,10 @@ def _of_long_rows(
     if settings.unfold:
         used_tables = [table.unfolded() for table in used_tables]
     clients_by_table = [table.clients() for table in used_tables]
-    clients = union_categoricals(clients_by_table)
-    names = list(clients.categories)
-    require_available(chosen_clients, names, "clients", "client", settings.path)
+    clients = pd.Series(union_categoricals(clients_by_table))
+    require_available(
+        chosen_clients, list(clients.cat.categories), "clients", "client", settings.path
+    )
     if chosen_clients:
         rows_of = [np.flatnonzero(of_table.isin(chosen_clients)) for of_table in clients_by_table]
         used_tables = [
@@ -170,60 +152,39 @@ def _of_long_rows(
             for table, table_rows in zip(used_tables, rows_of, strict=True)
             if table_rows.size
         ]
-        clients = clients[clients.isin(chosen_clients)]
-    order = np.argsort(clients.codes, kind="stable")
-    groups = np.split(order, np.cumsum(np.bincount(clients.codes, minlength=len(names)))[:-1])
-    places_of = {name: rows for name, rows in zip(names, groups, strict=True) if rows.size}
+        clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
+    places_of = clients.groupby(clients, observed=True).indices
     require_few_columns(len(places_of), settings.path, "clients")
-    values, known, notes_on_texts = _values_and_known(used_tables)
-    stamps = [table.stamps(settings.time_unit) for table in used_tables]
-    _require_alike(used_tables, stamps)
-    # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
-    all_stamps = [table_stamps for table_stamps in stamps if table_stamps is not None]
-    all_times = np.concatenate([table_stamps.times for table_stamps in all_stamps])
-    row_of, zone = _rows_of(used_tables), settings.time_zone
     spellings = _spellings(used_tables)
+    values, known, notes_on_texts = _values_and_known(used_tables)
+    stamps = _stamps(used_tables, settings)
+    # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
+    all_stamps = [of_table for of_table in stamps if of_table is not None]
+    all_times = np.concatenate([of_table.times for of_table in all_stamps])
     notes = (
         *(note for table in used_tables for note in table.notes),
-        *(note for table_stamps in all_stamps for note in table_stamps.notes),
+        *(note for of_table in all_stamps for note in of_table.notes),
         *(f"{' and '.join(map(ascii, of_one))} are read as one client" for of_one in spellings),
         *notes_on_texts,
     )
-    notes = tuple(dict.fromkeys(notes))
-    rows: dict[str, TimedRows] = {}
-    sort = partial(in_order, row=row_of, notes=notes, repeated=settings.repeated)
-    try:
-        for name, places in places_of.items():
-            client_stamps = replace(all_stamps[0], times=all_times[places], notes=())
-            where = f"{settings.path}: client {name!r}" if name else settings.path
-            # Covariates in UTC go with series whose local times are converted to UTC.
-            is_converted = client_stamps.utc and not used_tables[0].columns.targets
-            client_zone = "" if is_converted else zone
-            rows[name] = sort(client_stamps, values[places], where, client_zone, places=places)
-    except TimeTwice as error:
-        raise _with_cause(error, used_tables, paths, tables, settings) from None
-    rows = with_counts(rows)
-    may_lack_rows = _may_lack_rows(settings)
-    clock = common_clock(
-        (of_client.stamps for of_client in rows.values()), may_lack_rows=may_lack_rows
-    )
-    if usual is not None and (clock is None or usual.is_of_calendar):
-        clock, rows = usual, {name: _on_days_of(usual, rows[name]) for name in rows}
-    column_names = used_tables[0].column_names
-    for name, client_rows in rows.items():
-        where = f"{settings.path}: client {name!r}" if name else settings.path
-        if not may_lack_rows:
-            _require_step(client_rows.stamps, clock, where)
-        yield from columns_on_a_clock(
-            [name or (tables.client_of(path) if used_tables[0].columns.targets else "")],
-            client_rows,
-            where,
-            clock,
+    has_targets, row_of = bool(used_tables[0].columns.targets), _rows_of(used_tables)
+    rows = [
+        FileRows(
+            replace(all_stamps[0], times=all_times[places], notes=()),
+            values[places],
+            f"{settings.path}: client {name!r}" if name else settings.path,
+            [str(name) or (tables.client_of(path) if has_targets else "")],
             row_of,
-            may_lack_rows=may_lack_rows,
-            columns=column_names,
-            known=known,
+            np.asarray(places),
+            tuple(dict.fromkeys(notes)),
         )
+        for name, places in places_of.items()
+    ]
+    if all_stamps[0].utc and not has_targets:
+        # Covariates in UTC go with series whose local times are converted to UTC.
+        settings = settings.model_copy(update={"time_zone": ""})
+    columns = used_tables[0].column_names
+    yield from _series(rows, used_tables, paths, tables, settings, columns, known, usual)
 
 
 def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
@@ -234,58 +195,40 @@ def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientS
         return _with_known(_one_column(file.head, settings, tables), file, settings)
 
     used_tables = _read(paths, select, tables, settings)
-    all_values, known, notes_on_texts = _values_and_known(used_tables)
+    values, known, notes_on_texts = _values_and_known(used_tables)
+    stamps = _stamps(used_tables, settings)
     ends = np.cumsum([len(table.values) for table in used_tables])
-    values_of_files = np.split(all_values, ends[:-1])
-    _require_alike(used_tables, [table.stamps(settings.time_unit) for table in used_tables])
-    rows = []
-    for table, of_file, path in zip(used_tables, values_of_files, paths, strict=True):
-        try:
-            rows.append(_in_order(table, settings, of_file))
-        except TimeTwice as error:
-            raise _with_cause(error, [table], [path], tables, settings) from None
-    # All clients share one period, so they need one step; a file with a single row has none.
-    may_lack_rows = _may_lack_rows(settings)
-    stamps = [file_rows.stamps for file_rows in rows if file_rows is not None]
-    clock = common_clock(stamps, may_lack_rows=may_lack_rows)
-    files = zip(paths, used_tables, values_of_files, rows, strict=True)
-    for path, table, of_file, file_rows in files:
-        name = tables.client_of(path)
-        if file_rows is None:
-            notes = (*table.notes, *notes_on_texts)
-            yield from counted_columns([name], of_file, notes, known=known)
-            continue
-        file_rows = replace(file_rows, notes=(*file_rows.notes, *notes_on_texts))
-        if not may_lack_rows:
-            _require_step(file_rows.stamps, clock, table.where)
-        yield from columns_on_a_clock(
-            [name],
-            file_rows,
-            path,
-            clock,
-            table.row_of,
-            may_lack_rows=may_lack_rows,
-            known=known,
+    row_of = _rows_of(used_tables, with_files=False)
+    rows = [
+        FileRows(
+            of_file,
+            values[end - len(table.values) : end],
+            table.where,
+            [tables.client_of(path)],
+            row_of,
+            np.arange(end - len(table.values), end),
+            (*table.notes, *notes_on_texts),
         )
+        for table, of_file, path, end in zip(used_tables, stamps, paths, ends, strict=True)
+    ]
+    yield from _series(rows, used_tables, paths, tables, settings, known=known)
 
 
-def _in_order(
-    table: Table, settings: DataSettings, values: Matrix | None = None
-) -> TimedRows | None:
-    """Return the rows of a table in the order of time, None without a time column.
-
-    values: [T, N]; None: the table's numbers.
-    """
-    stamps = table.stamps(settings.time_unit)
-    if stamps is not None:
-        values = table.numbers() if values is None else values
-        sort = partial(in_order, row=table.row_of, notes=table.notes, repeated=settings.repeated)
-        return with_counts({"": sort(stamps, values, table.where, settings.time_zone)})[""]
-    if settings.time_zone:
-        raise DataError(
-            f"data.time-zone = {settings.time_zone!r}: {table.where} has no column of times"
-        )
-    return None
+def _series(
+    rows: Sequence[FileRows],
+    read: Sequence[Table],
+    paths: Sequence[Path],
+    tables: TableFormat,
+    settings: DataSettings,
+    table: ColumnNames | None = None,
+    known: tuple[str, ...] = (),
+    usual: Clock | None = None,
+) -> Iterator[ClientSeries]:
+    """Yield `series_of` these rows. read, paths: the tables that they come from, and all files."""
+    try:
+        yield from series_of(rows, settings, table, known, usual)
+    except TimeTwice as error:
+        raise _with_cause(error, read, paths, tables, settings) from None
 
 
 def _spellings(tables: Sequence[Table]) -> list[list[str]]:
@@ -308,12 +251,10 @@ def _with_cause(
 
     Reads the other columns, so only after an error.
     """
-    ends = np.cumsum([len(table.values) for table in read])
-    numbers = [int(np.searchsorted(ends, row, side="right")) for row in error.rows]
-    if numbers[0] != numbers[1]:
+    (table, first_place), (other_table, second_place) = map(_place_in(read), error.rows)
+    if table is not other_table:
         return error
-    table = read[numbers[0]]
-    places = [row - int(ends[numbers[0]]) + len(table.values) for row in error.rows]
+    places = (first_place, second_place)
     client = table.title(table.columns.clients)
     if client:
         first, second = (str(table.written_clients().iloc[place]) for place in places)
@@ -360,10 +301,6 @@ def _with_cause(
 def _is_few_valued(cells: Series) -> bool:
     """Return whether these texts repeat and are no fractions, as names of clients are."""
     return cells.nunique() <= max(2, len(cells) // 2) and not cells.map(is_fraction).any()
-
-
-def _may_lack_rows(settings: DataSettings) -> bool:
-    return settings.missing == "zero"
 
 
 def _read(
@@ -586,17 +523,30 @@ def _place(
     return head.place(names[0], key)
 
 
-def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
-    """Return a function that names a row in messages, by its place in the joined tables."""
-    ends = np.cumsum([len(table.values) for table in tables])
+def _rows_of(tables: Sequence[Table], *, with_files: bool = True) -> Callable[[int], str]:
+    """Return a function that names a row in messages, by its place in the joined tables.
 
-    def row_of(place: int) -> str:
-        number = int(np.searchsorted(ends, place, side="right"))
-        table = tables[number]
-        row = table.row_of(place - int(ends[number]) + len(table.values))
-        return row if len(tables) == 1 else f"{Path(table.where).name}, {row}"
+    with_files: whether the file is named too, if there are several.
+    """
+    place_in = _place_in(tables)
+
+    def row_of(joined_place: int) -> str:
+        table, place = place_in(joined_place)
+        row = table.row_of(place)
+        return f"{Path(table.where).name}, {row}" if with_files and len(tables) > 1 else row
 
     return row_of
+
+
+def _place_in(tables: Sequence[Table]) -> Callable[[int], tuple[Table, int]]:
+    """Return a function that finds the table and the place of a row of the joined tables."""
+    ends = np.cumsum([len(table.values) for table in tables])
+
+    def place_in(joined_place: int) -> tuple[Table, int]:
+        number = int(np.searchsorted(ends, joined_place, side="right"))
+        return tables[number], joined_place - int(ends[number]) + len(tables[number].values)
+
+    return place_in
 
 
 def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Columns:
@@ -630,8 +580,12 @@ def _files(settings: DataSettings, tables: TableFormat) -> list[Path]:
     return paths
 
 
-def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> None:
-    """Raise `DataError` if only some files have times, or if their kinds of times differ."""
+def _stamps(tables: Sequence[Table], settings: DataSettings) -> list[Stamps | None]:
+    """Return the times of the tables' rows, None without a time column.
+
+    Raises `DataError` if only some files have times, or if their kinds of times differ.
+    """
+    stamps = [table.stamps(settings.time_unit) for table in tables]
     alike = "phases can be aligned only if all files have it or none"
     kinds: tuple[tuple[Callable[[Stamps | None], bool], str], ...] = (
         (
@@ -652,26 +606,4 @@ def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> 
             if applies(of_table) != applies(stamps[0]):
                 having, lacking = (table, tables[0])[:: 1 if applies(of_table) else -1]
                 raise DataError(message.format(having.where, lacking.where))
-
-
-def _on_days_of(clock: Clock, rows: TimedRows) -> TimedRows:
-    """Return the rows without those on weekdays that have no step, with a note."""
-    times = rows.stamps.times
-    kept = np.is_busday(times.astype("datetime64[D]"), weekmask=clock.week)
-    if clock.months or kept.all():
-        return rows
-    notes = (*rows.notes, f"rows on other days than the series' are left out: {clock.words}")
-    stamps = replace(rows.stamps, times=times[kept])
-    return TimedRows(stamps, rows.values[kept], rows.places[kept], notes)
-
-
-def _require_step(stamps: Stamps, clock: Clock | None, where: str) -> None:
-    """Raise `DataError` for a client with another step, before its rows look irregular."""
-    times, client_step = stamps.times, sampling_step(stamps.times)
-    if client_step is None or clock is None or clock.months or (np.diff(times) <= 0).any():
-        return
-    if client_step % clock.step or client_step > LARGEST_GRID_PER_ROW * clock.step:
-        raise DataError(
-            f"{where}: its times are mostly {client_step.item()} apart, but the step of all "
-            f"clients is {clock.step.item()}; resample them to one step"
-        )
+    return stamps
