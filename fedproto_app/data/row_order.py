@@ -285,13 +285,13 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
         for is_summer in (True, False)
     ]
     times, winter = readings
-    if (never := np.asarray(times.isna() & local.notna())).any():
+    if (never := np.asarray(times.isna()) & ~np.isnat(stamps.times)).any():
         place = int(never.argmax())
         raise DataError(
             f"{where}: {local[place]} in {row(place)} does not exist in {zone}, as clocks went "
             "forward; leave data.time-zone out if times are of another zone"
         )
-    if (twice := np.asarray((times != winter) & local.notna())).any():
+    if (twice := np.asarray(times != winter) & ~np.isnat(stamps.times)).any():
         try:  # by their order, the rows before the step back are of summer time
             times = local[direction].tz_localize(zone, ambiguous="infer")
             are_in_order = times.dropna().is_monotonic_increasing
@@ -302,8 +302,8 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
             in_utc = (str(reading[place].tz_convert("UTC")) for reading in readings)
             raise DataError(
                 f"{where}: {local[place]} in {row(place)} may be {' or '.join(in_utc)}, as clocks "
-                f"went back in {zone}, and the order of the rows does not show which; write times with an "
-                "offset, or leave data.time-zone out to take them as written"
+                f"went back in {zone}, and the order of the rows does not show which; write times "
+                "with an offset, or leave data.time-zone out to take them as written"
             )
         times = times[direction]
     naive = times.tz_convert("UTC").tz_localize(None)
