@@ -503,7 +503,7 @@ def counts_excel_days(cells: Sequence[str]) -> bool:
         return False
     days = np.array(cells, dtype=np.float64)
     oldest, newest = _EXCEL_DAYS
-    return bool(((days > oldest) & (days < newest)).all() and (np.diff(days) >= 0).all())
+    return bool(((days > oldest) & (days < newest)).all())
 
 
 def look_like_times(cells: Sequence[str]) -> bool:

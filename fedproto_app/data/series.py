@@ -41,7 +41,7 @@ class ColumnNames:
 class ClientSeries:
     """One client's values and columns known in advance, on one clock.
 
-    name: unique within its source; it seeds the client's randomness and names its state.
+    name: unique within its source. It seeds the client's randomness and names its state.
     values: [T] float64, regularly sampled, NaN where a value is missing.
     start: position of ``values[0]`` on the source's clock, in steps. Equal positions of
         two clients are the same time, and positions that are equal modulo the period have the same

@@ -45,10 +45,10 @@ _HINTS = {"columns": "there a column is a client: data.clients"}
 
 @dataclass(frozen=True)
 class Sample:
-    """The ends of a table, from which its form is recognised.
+    """The first and last rows of a table, which show its form.
 
-    columns: their cells. rows: of the whole table. settings: those without which the file cannot be
-    read like this. notes: remarks for a person. has_times: whether the file says which column holds
+    columns: their cells. rows: how many the whole table has. settings: what must be set to read the
+    file like this. notes: remarks for a person. has_times: whether the file says which column holds
     the times. is_clear: whether the rows are a table without anything above it.
     """
 
@@ -68,7 +68,7 @@ def table_format(
     """Return the format of files that hold tables.
 
     paths: as in `Format`. sample: reads the ends of a file, as the settings say, and raises
-    `DataError` for a damaged one; None: the whole file is read for them.
+    `DataError` for a damaged file. By default the whole file is read for them.
     """
     file: partial[Source] = partial(Source, holds="series")
     sources = (
@@ -127,7 +127,7 @@ def _reading_of_file(
     path: Path,
     answers: Answers,
 ) -> Reading:
-    """Return the settings that read a file; if it is damaged, its reader reports the fault."""
+    """Return the settings that read a file. If it is damaged, its reader reports the fault."""
     wide = f"wide-{tables.name}"
     if not path.is_file():
         return Reading(wide)
@@ -226,7 +226,7 @@ def sample_of_rows(
 
 
 def _sample_of(tables: TableFormat, path: Path, _: DataSettings) -> Sample:
-    """Return the ends of a table, for which all of its rows are read."""
+    """Return the first and last rows of a table. The whole file is read."""
     file = tables.open(path, DataSettings())
     head = file.head
     blocks = list(file.blocks(Columns(list(range(len(head.names)))), "texts"))

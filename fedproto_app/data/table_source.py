@@ -54,12 +54,12 @@ _MOST_COMPARED = 20  # columns, to find what tells two rows apart
 class TableFormat:
     """How files of a format hold tables.
 
-    name: the format's; "csv" makes the sources wide-csv, long-csv and csv-folder. suffix: of its
-    files. endings: the same in messages. open: opens a file. keys: the fields of `DataSettings`
-    that it takes beside those of all tables. has_parts: whether a folder of long tables holds the
-    parts of one, as other programs write it, also if nobody names its column of clients. hint: what
-    else a file with several columns may be. further: names of files that are taken for this format
-    too if they exist, in a folder only without other files.
+    name: such as csv, which gives the sources wide-csv, long-csv and csv-folder. suffix: of its
+    files. endings: the same in messages. open: opens a file. keys: further fields of
+    `DataSettings` that it takes. has_parts: whether a folder of long tables is one table in parts,
+    as other programs write it, also if nobody names its column of clients. hint: what else a file
+    with several columns may be. further: names of files that also count as this format if they
+    exist, in a folder only without other files.
     """
 
     name: str
@@ -77,7 +77,7 @@ class TableFormat:
         return name if self.further is None else self.further.sub("", name)
 
     def files_in(self, paths: Sequence[Path]) -> list[Path]:
-        """Return those of a folder's files that are of this format."""
+        """Return the files of a folder that have this format."""
         files = [path for path in paths if self.suffix.search(path.name)]
         if files or self.further is None:
             return files
@@ -111,11 +111,11 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
 def load_covariates(
     settings: DataSettings, clock: Clock | None, tables: TableFormat
 ) -> Iterator[ClientSeries]:
-    """Yield the columns of a table that has no values, only columns that are known in advance.
+    """Yield the columns of a table that has no values, only columns known in advance.
 
-    settings: their path is the table's. clock: of the series that they belong to, whose step a
-    table with one row for each client has, or one by the calendar. Yields a series for each client,
-    or one named "" without a column of clients; its values are all missing.
+    settings: their path is the table's. clock: of the series that the columns belong to, which a
+    table with one row for each client has too. Yields a series for each client, whose values are
+    all missing. Its name is "" without a column of clients.
     """
     select = partial(_covariate_columns, settings=settings)
     yield from _of_long_rows(settings, tables, select, clock or _COUNT)
@@ -129,8 +129,7 @@ def _of_long_rows(
 ) -> Iterator[ClientSeries]:
     """Yield the clients of a table with a row for each client and time.
 
-    select: returns its columns. usual: the clock of times that show none; one of the calendar is
-    also that of times that show another, and rows on days without steps are left out.
+    select: returns its columns. usual: as for `series_of`.
     """
     import pandas as pd
     from pandas.api.types import union_categoricals
@@ -264,13 +263,13 @@ def _with_cause(
                 "these are two clients, give them names that differ by more than blanks or accents"
             )
     rows = [int(table.texts.index[place]) for place in places]
-    others = [
+    unread = [
         place
         for place, name in enumerate(table.head.names)
         if place not in (*table.columns.read, table.head.index) and name
     ]
     path = next((path for path in paths if str(path) == table.where), paths[0])
-    for place in others[:_MOST_COMPARED]:
+    for place in unread[:_MOST_COMPARED]:
         try:
             column = tables.open(path, settings).read(Columns([], None, place))
         except DataError:
@@ -289,10 +288,10 @@ def _with_cause(
                 f"{differs} if it names the clients, --set data.source=long-{tables.name} --set "
                 f"data.client-column={shlex.quote(name)} reads them"
             )
-        both = shlex.quote(text_of([client, name]))
+        joined = shlex.quote(text_of([client, name]))
         return DataError(
             f"{differs} if it names the clients, --set data.client-column={shlex.quote(name)}; if "
-            f"both {client!r} and {name!r} do, --set data.client-column={both} joins them"
+            f"both {client!r} and {name!r} do, --set data.client-column={joined} joins them"
         )
     repeated = "--set data.repeated=mean takes the mean of such rows, and =last the last one"
     return DataError(f"{error}; {repeated}")
@@ -309,7 +308,7 @@ def _read(
     tables: TableFormat,
     settings: DataSettings,
 ) -> list[Table]:
-    """Read the files one by one; raise `DataError` if all together do not fit into memory."""
+    """Read the files one by one. Raises `DataError` if together they do not fit into memory."""
     read, size = [], 0
     for path in paths:
         file = tables.open(path, settings)
@@ -358,7 +357,7 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
 def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
     """Return the columns of times, clients and covariates of a table without values.
 
-    The covariates are those of ``data.known``, or else all columns of numbers.
+    The covariates are the columns of ``data.known``, or without it all columns of numbers.
     """
     head, choice = file.head, settings.choice
     set_times, set_clients = (
@@ -375,9 +374,9 @@ def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
     columns = Columns([], times, client, joined=joined)
     if settings.known:
         return _with_known(columns, file, settings)
-    others = [p for p in range(len(head.names)) if p not in (*columns.texts, head.index)]
-    texts = file.of_texts(others)
-    numbers = {p: KnownColumn(head.names[p]) for p in others if p not in texts}
+    unused = [p for p in range(len(head.names)) if p not in (*columns.texts, head.index)]
+    texts = file.of_texts(unused)
+    numbers = {p: KnownColumn(head.names[p]) for p in unused if p not in texts}
     if not numbers:
         raise DataError(f"data.covariates: {head.where} has no column of numbers beside the times")
     require_named((column.name for column in numbers.values()), head.where)
@@ -385,12 +384,12 @@ def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
 
 
 def _without_known(names: Sequence[str], settings: DataSettings) -> list[str]:
-    known = {column.name for column in settings.known_columns}
-    return [name for name in names if name not in known]
+    known_names = {column.name for column in settings.known_columns}
+    return [name for name in names if name not in known_names]
 
 
 def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Columns:
-    """Return the columns with those of ``data.known`` that the file has.
+    """Return the columns with the columns of ``data.known`` that the file has.
 
     Raises `DataError` for a column that has another use, and for a missing column unless there is a
     table of covariates, which may have it.
@@ -399,22 +398,23 @@ def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Co
     uses = dict.fromkeys(columns.parts(columns.times), "holds the times")
     uses |= dict.fromkeys(columns.parts(columns.clients), "names the clients")
     uses |= dict.fromkeys(columns.values, "is forecast")
-    others = [n for p, n in enumerate(head.names) if p not in uses and p != head.index and n]
-    known: dict[int, KnownColumn] = {}
+    unused = [n for p, n in enumerate(head.names) if p not in uses and p != head.index and n]
+    columns_known: dict[int, KnownColumn] = {}
     for column in settings.known_columns:
         if settings.covariates and column.name not in head.names:
             continue
         if column.name not in head.names:
-            require_available([column.name], others, "known", "column", head.where)
+            require_available([column.name], unused, "known", "column", head.where)
         place = head.place(column.name, "known")
         if place in uses:
             raise DataError(
                 f"data.known: column {column.name!r} of {head.where} {uses[place]}; name others"
             )
-        known[place] = column
-    texts = file.of_texts(list(known)) | {p for p, column in known.items() if column.values}
-    numbers = [place for place in known if place not in texts]
-    return replace(columns, values=[*columns.values, *numbers], known=known)
+        columns_known[place] = column
+    texts = file.of_texts(list(columns_known))
+    texts |= {place for place, column in columns_known.items() if column.values}
+    numbers = [place for place in columns_known if place not in texts]
+    return replace(columns, values=[*columns.values, *numbers], known=columns_known)
 
 
 def _values_and_known(
@@ -439,10 +439,10 @@ def _values_and_known(
             continue
         for table, of_table, is_text in zip(tables, cells, are_texts, strict=True):
             if not is_text and of_table.notna().any():
-                other = tables[are_texts.index(True)].where
+                with_texts = tables[are_texts.index(True)].where
                 raise DataError(
-                    f"{table.where}: column {column.name!r} holds numbers, but texts in {other}; "
-                    "write it alike in all files"
+                    f"{table.where}: column {column.name!r} holds numbers, but texts in "
+                    f"{with_texts}; write it alike in all files"
                 )
         columns = _of_texts(cells, column, tables, notes)
         names += columns
@@ -554,12 +554,12 @@ def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Colu
     choice = settings.choice
     columns = value_columns(head, choice, choice.columns, "columns")
     if not choice.columns and settings.known:
-        others = _without_known([head.names[place] for place in columns.values], settings)
-        columns = value_columns(head, choice, others, "columns")
+        names = _without_known([head.names[place] for place in columns.values], settings)
+        columns = value_columns(head, choice, names, "columns")
     if len(columns.values) != 1:
-        names = ", ".join(head.names[place] for place in columns.values[:5])
+        listed = ", ".join(head.names[place] for place in columns.values[:5])
         raise DataError(
-            f"{head.where}: {len(columns.values)} columns of values ({names}), but source "
+            f"{head.where}: {len(columns.values)} columns of values ({listed}), but source "
             f"{settings.source} reads one per file: name it with --target COLUMN or --set "
             f"data.columns=COLUMN; a column per client is source wide-{tables.name}{tables.hint}"
         )

@@ -461,12 +461,7 @@ def _grouped(
     clients: NDArray[np.int64], stages: NDArray[np.int64]
 ) -> dict[tuple[int, int], Places]:
     """Return the places of each client's images at each stage, ascending."""
-    order = np.lexsort([stages, clients])  # stable
-    pairs = np.stack([clients[order], stages[order]], axis=1)
-    starts = np.flatnonzero(np.diff(pairs, axis=0, prepend=-1).any(axis=1))
-    return {
-        (int(pairs[start, 0]), int(pairs[start, 1])): part
-        for start, part in zip(
-            starts, np.split(order, starts[1:]), strict=False
-        )  # 0 images: 1 part
-    }
+    import pandas as pd
+
+    columns = pd.DataFrame({"client": clients, "stage": stages})
+    return columns.groupby(["client", "stage"]).indices
