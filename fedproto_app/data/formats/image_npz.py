@@ -81,16 +81,9 @@ def _undivided(archive: Archive, settings: DataSettings) -> ImagePool:
     owners = [""] * len(labels) if clients is None else clients.tolist()
     class_names = [classes[label] for label in labels.tolist()]
     is_test = drawn_for_test(list(zip(owners, class_names, strict=True)))
-
-    def split(places: Positions) -> ImageSplit:
-        return ImageSplit(
-            labels[places],
-            [f"{path.name}/x[{place}]" for place in places.tolist()],
-            lambda positions: pixels.load(places[positions]),
-            None if clients is None else clients[places],
-        )
-
-    train, test = (split(np.flatnonzero(part)) for part in (~is_test, is_test))
+    names = [f"{path.name}/x[{place}]" for place in range(len(labels))]
+    images = ImageSplit(labels, names, pixels.load, clients)
+    train, test = (images.part(np.flatnonzero(part)) for part in (~is_test, is_test))
     return ImagePool(classes, layout.image, train, test)
 
 

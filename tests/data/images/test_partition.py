@@ -24,6 +24,7 @@ from fedproto_app.data.images.partition import (
     images_of_the_same_mix,
     long_tail_counts,
 )
+from fedproto_app.data.images.pool import ImageSplit
 from fedproto_app.settings import PartitionSettings
 from tests.data.drawn_classes import drawn_classes
 
@@ -224,13 +225,16 @@ CLIENTS = np.array(["b", "b", "a", "a", "b", "b", "c", "c"])
 STAGES = np.array([1, 1, 1, 1, 3, 3, 2, 2])
 
 
+def split_of(labels: np.ndarray, clients: Any = None, stages: Any = None) -> ImageSplit:
+    return ImageSplit(labels, [""] * len(labels), pytest.fail, clients, stages)
+
+
 def given_clients(**columns: Any) -> dict[str, list[tuple[list[int], list[int]]]]:
     """Return (train, test) of each stage, by client, without validation."""
-    names = ("train_clients", "train_stages", "test_clients", "test_stages")
-    holdings = given_partition(
-        TRAIN, TEST, *(columns.get(name) for name in names),
-        PartitionSettings(scheme="given", validation_share=0.0), 0, "all",
-    )  # fmt: skip
+    train = split_of(TRAIN, columns.get("train_clients"), columns.get("train_stages"))
+    test = split_of(TEST, columns.get("test_clients"), columns.get("test_stages"))
+    chosen = PartitionSettings(scheme="given", validation_share=0.0)
+    holdings = given_partition(train, test, chosen, 0, "all")
     return {h.name: [(s.train.tolist(), s.test.tolist()) for s in h.stages] for h in holdings}
 
 
@@ -280,7 +284,8 @@ def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> No
     chosen = PartitionSettings(scheme="given", validation_share=0.1)
 
     def drawn(seed: int) -> list[Holding]:
-        return given_partition(train_labels, TEST, owners, None, None, None, chosen, seed, "all")
+        train = split_of(train_labels, owners)
+        return given_partition(train, split_of(TEST), chosen, seed, "all")
 
     holdings = drawn(0)
     assert [holding.name for holding in holdings] == ["3", "12"]
