@@ -156,8 +156,8 @@ class Clock:
     def _weekdays(self) -> str:
         """Which weekdays have steps, in words: "but Sundays", or "on Tuesdays"."""
         has_few = self.week.count("1") < 4
-        named = [WEEKDAYS[n] for n, digit in enumerate(self.week) if (digit == "1") is has_few]
-        return f"{'on' if has_few else 'but'} {' and '.join(named)}"
+        days = [WEEKDAYS[n] for n, digit in enumerate(self.week) if (digit == "1") is has_few]
+        return f"{'on' if has_few else 'but'} {' and '.join(days)}"
 
     def steps_in(self, duration: np.timedelta64) -> int:
         """Return how many steps a day or a week has, 0 if the number differs or is no whole one."""
@@ -290,12 +290,12 @@ def _common_step(
 
 
 def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> Clock | None:
-    """Return the clock of the times of several clients, each in order, None if they show no step.
+    """Return the clock of several clients' increasing times, None if they show no step.
 
     Times that all lie on one day of a month, from its start or its end, are steps of months, and
-    days without certain weekdays are steps of the other weekdays. Else the step is the most common
-    distance. may_lack_rows: whether most rows may be left out, so that the step is the largest that
-    divides the distances of all times, and days without rows are days.
+    days without certain weekdays are steps of the remaining weekdays. Otherwise the step is the
+    most common distance. may_lack_rows: whether most rows may be left out, so that the step is the
+    largest that divides the distances of all times, and days without rows are days.
     """
     stamps = [of_client for of_client in clients if len(of_client.times)]
     all_times = [of_client.times for of_client in stamps]
@@ -303,8 +303,7 @@ def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> C
     if step is None:
         return None
     clock = Clock(step, np.timedelta64(0, "us"), stamps[0].utc, form=stamps[0].form)
-    increases = all((np.diff(times) > np.timedelta64(0)).all() for times in all_times)
-    if stamps[0].is_count or not increases:
+    if stamps[0].is_count:
         return clock
     return _of_months(all_times, clock) or _of_weekdays(all_times, clock, may_lack_rows) or clock
 
@@ -379,9 +378,8 @@ def on_the_clock(
     may_lack_rows: whether there may be more gaps than rows.
 
     Returns the values [T', N], T' >= T, and the position of the first row. Raises `DataError` for
-    times that are missing, unordered, repeated, irregular or mostly gaps.
+    times that are irregular or mostly gaps.
     """
-    _require_increasing(times, where, row)
     if clock is None or len(times) == 0:
         return values, 0
     positions = clock.positions(times)
@@ -422,24 +420,6 @@ def _why_irregular(times: Times, late: int, clock: Clock) -> str:
         f"{_text(clock.step)}; bring all rows to one step"
         f"{months if is_monthly else ''}"
     )
-
-
-def _require_increasing(times: Times, where: object, row: Callable[[int], str]) -> None:
-    if np.isnat(times).any():
-        raise DataError(f"{where}: {row(int(np.argmax(np.isnat(times))))} has no time")
-    disorder = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
-    if disorder.size:
-        place = int(disorder[0]) + 1
-        before, after = times[place - 1], times[place]
-        if before == after:
-            raise DataError(
-                f"{where}: the time {_text(after)} comes twice, again in {row(place)}; keep one of "
-                "the rows"
-            )
-        raise DataError(
-            f"{where}: times must increase, but in {row(place)} {_text(after)} follows "
-            f"{_text(before)}; sort the rows by time"
-        )
 
 
 def _text(time: np.datetime64 | np.timedelta64) -> str:

@@ -100,19 +100,20 @@ def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> T
     """Return rows with times in the order of time.
 
     zone: of local times, such as Europe/Berlin, or "". repeated: how rows of the same time are
-    treated. Missing times stay for the clock to refuse.
+    treated.
 
-    Raises `TimeTwice` for a time with two values, and `DataError` for an unknown zone, and for a
-    local time that the zone does not have, or has twice with nothing to show which of them it is.
+    Raises `TimeTwice` for a time with two values, and `DataError` for a missing time, an unknown
+    zone, and a local time that the zone does not have, or has twice with nothing to show which of
+    them it is.
     """
     stamps, values, where, row = rows.stamps, rows.values, rows.where, rows.row
     assert stamps is not None  # rows that are counted are in order
     in_file = np.arange(len(stamps.times)) if rows.places is None else rows.places
+    if (missing := np.isnat(stamps.times)).any():
+        raise DataError(f"{where}: {row(int(in_file[missing.argmax()]))} has no time")
     if zone:
         stamps = _in_utc(stamps, zone, where, lambda place: row(int(in_file[place])))
     notes = (*rows.notes, *stamps.notes)
-    if np.isnat(stamps.times).any():
-        return TimedRows(stamps, values, in_file, notes)
     order = np.arange(len(stamps.times))
     if (np.diff(stamps.times) < np.timedelta64(0)).any():
         _, firsts = np.unique(stamps.times, return_index=True)
@@ -285,16 +286,16 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
         for is_summer in (True, False)
     ]
     times, winter = readings
-    if (never := np.asarray(times.isna()) & ~np.isnat(stamps.times)).any():
+    if (never := np.asarray(times.isna())).any():
         place = int(never.argmax())
         raise DataError(
             f"{where}: {local[place]} in {row(place)} does not exist in {zone}, as clocks went "
             "forward; leave data.time-zone out if times are of another zone"
         )
-    if (twice := np.asarray(times != winter) & ~np.isnat(stamps.times)).any():
+    if (twice := np.asarray(times != winter)).any():
         try:  # by their order, the rows before the step back are of summer time
             times = local[direction].tz_localize(zone, ambiguous="infer")
-            are_in_order = times.dropna().is_monotonic_increasing
+            are_in_order = times.is_monotonic_increasing
         except ValueError:
             are_in_order = False
         if not are_in_order:

@@ -53,9 +53,6 @@ def test_every_value_stays_at_its_time(rows: set[int], origin: int) -> None:
 @pytest.mark.parametrize(
     ("stamps", "message"),
     [
-        (["2014-01-01T00", "2014-01-01T00"], "2014-01-01 00:00:00 comes twice"),
-        (["2014-01-01T01", "2014-01-01T00"], "must increase, but in row 2 2014-01-01 00:00:00 f"),
-        (["2014-01-01T00", "NaT"], "row 2 has no time"),
         (["2014-01-01T00", "2014-01-01T00:20"], "lies 0:20:00 after the first"),
         (["2014-01-01T00", "2014-01-03T00"], "2 rows in 49 steps of 1:00:00: more gaps than rows"),
     ],

@@ -195,6 +195,7 @@ def test_a_row_between_the_steps_is_left_out_only_without_a_value() -> None:
         (["2024-03-31T02:30"], "Europe/Berlin", "2024-03-31 02:30:00 in row 1 does not exist"),
         (["2024-03-31T02:30"], "Europe/Berln", "did you mean 'Europe/Berlin'"),
         (["2024-03-31T02:30"], "../../etc/passwd", "unknown"),
+        (["2024-03-31T02:30", "NaT"], "", "row 2 has no time"),
     ],
 )
 def test_what_a_zone_does_not_tell_is_refused(times: list[str], zone: str, message: str) -> None:
