@@ -215,7 +215,7 @@ class Clock:
         """Return which of these times [n] are times of the clock."""
         return np.asarray(self.moments(self.positions(times)) == times)
 
-    def at(self, times: Times) -> Clock:
+    def shifted_to(self, times: Times) -> Clock:
         """Return the clock with the offset of a client's times [n], which need not all fit."""
         if self.months:
             return self if self.holds(times).all() else _monthly(times, self) or self
@@ -252,13 +252,13 @@ class Clock:
         return _text(time) + ("+00:00" if self.utc else "")
 
     def numbers(self) -> tuple[int, ...]:
-        """Return the numbers that `of` reads, without the form."""
+        """Return the numbers that `from_numbers` reads, without the form."""
         step = self.months or int(self.step / _MICROSECOND)
         offset, is_months = int(self.offset / _MICROSECOND), int(self.months > 0)
         return step, offset, int(self.utc), self.month, int(self.week, 2), is_months
 
     @classmethod
-    def of(cls, numbers: Iterable[float]) -> Clock:
+    def from_numbers(cls, numbers: Iterable[float]) -> Clock:
         """Return the clock with these numbers. Raises `ValueError` if no clock has them."""
         step, offset, utc, month, week, is_months = map(int, numbers)
         if step <= 0 or not 0 < week < 2**7 or not 0 <= month < max(1, step * is_months):
@@ -346,7 +346,7 @@ def _of_weekdays(all_times: Sequence[Times], clock: Clock, may_lack_rows: bool) 
     """
     if may_lack_rows or any(((times - times[0]) % DAY).any() for times in all_times):
         return None
-    if clock.step > DAY and all(clock.at(times).holds(times).all() for times in all_times):
+    if clock.step > DAY and all(clock.shifted_to(times).holds(times).all() for times in all_times):
         return None
     days = np.unique(np.concatenate(all_times).astype("datetime64[D]"))
     has_row = np.bincount((days - _MONDAY).astype(np.int64) % 7, minlength=7) > 0

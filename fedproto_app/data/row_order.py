@@ -119,7 +119,7 @@ def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> T
         _, firsts = np.unique(stamps.times, return_index=True)
         notes = (*notes, SORTED) if (np.diff(firsts) < 0).any() else notes
         order = np.argsort(stamps.times, kind="stable")
-        stamps, values = _at(stamps, stamps.times[order]), values[order]
+        stamps, values = replace(stamps, times=stamps.times[order]), values[order]
     ordered = _rounded(TimedRows(stamps, values, in_file[order], notes))
     if (np.diff(ordered.stamps.times) > np.timedelta64(0)).all():
         return ordered
@@ -135,7 +135,7 @@ def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> T
         means = _of_groups(ordered.values, counts, "mean")
         return replace(
             ordered,
-            stamps=_at(stamps, unique),
+            stamps=replace(stamps, times=unique),
             values=means,
             places=ordered.places[firsts],
             notes=(*ordered.notes, note),
@@ -164,29 +164,29 @@ def _each_time_once(
         alike = np.arange(firsts[group], firsts[group] + counts[group])
         present = alike[np.isfinite(rows.values[alike, column])]
         values = rows.values[present, column]
-        other = int(np.flatnonzero(values != values[0])[0])
-        first_row, second_row = int(rows.places[present[0]]), int(rows.places[present[other]])
+        contrary = int(np.flatnonzero(values != values[0])[0])
+        first_row, second_row = int(rows.places[present[0]]), int(rows.places[present[contrary]])
         time, times = rows.stamps.times[firsts[group]], int(wrong.any(axis=1).sum())
         more = f" (in all {times} times do)" if times > 1 else ""
         zone = "; if clocks went back then, set data.time-zone" if _may_be_set_back(time) else ""
         raise TimeTwice(
             f"{where}: the time {time.item()} comes twice with different values, "
-            f"{values[0]:.15g} in {row(first_row)} and {values[other]:.15g} in {row(second_row)}"
+            f"{values[0]:.15g} in {row(first_row)} and {values[contrary]:.15g} in {row(second_row)}"
             f"{more}{'' if rows.stamps.utc or rows.stamps.is_count else zone}",
             (first_row, second_row),
         )
     contradicting = int((counts - 1)[wrong.any(axis=1)].sum())
-    counted = {
+    further_counts = {
         "rows left out that repeat the time and values of another": int((counts - 1).sum())
         - contradicting,
         f"rows with the time of another and other values, whose {repeated} is taken": contradicting,
     }
     return TimedRows(
-        _at(rows.stamps, rows.stamps.times[firsts]),
+        replace(rows.stamps, times=rows.stamps.times[firsts]),
         lowest,
         rows.places[firsts],
         rows.notes,
-        rows.counts | counted,
+        rows.counts | further_counts,
     )
 
 
@@ -213,22 +213,18 @@ def _rounded(rows: TimedRows) -> TimedRows:
     stray = np.abs(late) > _LARGEST_JITTER * step
     if (stray & np.isfinite(rows.values).any(axis=1)).any():
         return rows
-    kept, notes = ~stray, rows.notes
+    is_near, notes = ~stray, rows.notes
     if count := int(stray.sum()):
         first = times[int(stray.argmax())].item()
         notes = (*notes, f"rows left out between the steps, without a value: {count}, at {first}")
-    rounded = int((late[kept] != np.timedelta64(0)).sum())
+    rounded = int((late[is_near] != np.timedelta64(0)).sum())
     return TimedRows(
-        _at(rows.stamps, (times - late)[kept]),
-        rows.values[kept],
-        rows.places[kept],
+        replace(rows.stamps, times=(times - late)[is_near]),
+        rows.values[is_near],
+        rows.places[is_near],
         notes,
         {f"times a little off the step of {step.item()} that are rounded to it": rounded},
     )
-
-
-def _at(stamps: Stamps, times: Times) -> Stamps:
-    return replace(stamps, times=times)
 
 
 def _of_groups(values: Matrix, counts: NDArray[np.intp], take: Literal["mean", "last"]) -> Matrix:

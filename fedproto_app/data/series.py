@@ -117,10 +117,10 @@ def series_of(
 ) -> Iterator[ClientSeries]:
     """Yield the clients of these rows on the regular grid of their common clock.
 
-    sources: all with times or none, in which case all clients start at 0. table: the columns of the
-    table that they are from. known: the names of the last columns of values. usual: the clock of
-    times that show none. A usual clock of the calendar is also the clock of other times, and rows
-    on days without a step are left out.
+    sources: either all have times, or none has, and then all clients start at 0. table: the columns
+    of the table that they are from. known: the names of the last columns of values. usual: the
+    clock of times that show none. A usual clock of the calendar is also the clock of other times,
+    and rows on days without a step are left out.
 
     Raises `DataError` for times that cannot be put in order or that do not fit the clock.
     """
@@ -154,7 +154,7 @@ def _on_one_clock(
         times = rows.stamps.times
         if not may_lack_rows:
             _require_step(rows.stamps, common, source.where)
-        clock = common.at(times) if common and len(times) else common
+        clock = common.shifted_to(times) if common and len(times) else common
 
         def row(place: int, source: FileRows = source, rows: TimedRows = rows) -> str:
             return source.row(int(rows.places[place]))

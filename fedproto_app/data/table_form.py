@@ -201,7 +201,7 @@ class _Decision:
         return self._wide(times)
 
     def _except(self, *used: Column | None) -> list[Column]:
-        return [column for column in self.columns if not any(column is left for left in used)]
+        return [c for c in self.columns if all(c is not column for column in used)]
 
     def _chosen(self, key: str) -> Column | None:
         """Return the column that the person named by this setting, None without the setting.
@@ -315,7 +315,7 @@ class _Decision:
         clients = names_in(str(self.answers.get("data.clients", "")))
         if clients and set(clients) <= set(_names(self.columns)):
             return None
-        with_values = (*self._targets(), *self._known())
+        with_values = (*self._targets(), *self._known_names())
         candidates = [column for column in self._except(times) if column.name not in with_values]
         if usual := _first(candidates, lambda column: column.name.lower() in CLIENT_NAMES):
             return usual
@@ -327,13 +327,13 @@ class _Decision:
             alike = [column for column in texts if len(set(column.cells)) == 1]
             differs_at_the_end = _first(alike, lambda c: bool(c.last) and c.last[-1] != c.cells[0])
             return differs_at_the_end or (alike[0] if alike else None)
-        whole = [
+        integers = [
             column
             for column in repeated
             if _all_cells(str.isdecimal, column.cells)
             and column.name.lower() not in _OF_TIME_OR_PLACE
         ]
-        for of_kind in (texts, sorted(whole, key=lambda column: len(set(column.cells)))):
+        for of_kind in (texts, sorted(integers, key=lambda column: len(set(column.cells)))):
             apart = [column for column in of_kind if _tells_apart([times, column])]
             varied = _first(apart, lambda c: len(set(c.cells) | set(c.last)) > 1)
             if varied is not None or apart:
@@ -383,11 +383,11 @@ class _Decision:
     def _long(self, client: Column, times: Column) -> Form:
         self._name(client, times)
         candidates = self._except(client, times)
-        with_values = (*self._targets(), *self._known())
+        with_values = (*self._targets(), *self._known_names())
         numbering = [c for c in candidates if c.rise == 1 and c.name not in with_values]
         numbering = numbering if len(numbering) < len(candidates) else []
         remaining = [column for column in candidates if column not in numbering]
-        values = [c for c in remaining if c.has_numbers and c.name not in self._known()]
+        values = [c for c in remaining if c.has_numbers and c.name not in self._known_names()]
         if not values or len(candidates) == 1:
             target = candidates[0].name if len(candidates) == 1 else ""
             return Form("long", self.settings, target, tuple(self.notes), tuple(self.left_out))
@@ -398,7 +398,7 @@ class _Decision:
             column.name
             for column in remaining
             if column.name != target
-            and (column.has_numbers or column.has_few_texts or column.name in self._known())
+            and (column.has_numbers or column.has_few_texts or column.name in self._known_names())
         ]
         unread = [column for column in remaining if column.name not in beside]
         left_out = [*self.left_out, *map(_numbers_rows, numbering), *_without_numbers(unread)]
@@ -409,7 +409,7 @@ class _Decision:
     def _targets(self) -> tuple[str, ...]:
         return names_in(str(self.answers.get("data.columns", "")))
 
-    def _known(self) -> tuple[str, ...]:
+    def _known_names(self) -> tuple[str, ...]:
         """Return the further columns that the person lists in ``data.known``."""
         columns = known_in(str(self.answers.get("data.known", "")))
         return tuple(column.name for column in columns if column.name not in self._targets())
@@ -442,7 +442,7 @@ class _Decision:
                 is_first and (is_named or (self.first_column_counts and times.is_time))
             ):
                 self.settings["data.time-column"] = times.setting
-        candidates = [c for c in self._except(times) if c.name not in self._known()]
+        candidates = [c for c in self._except(times) if c.name not in self._known_names()]
         values = [column for column in candidates if column.has_numbers]
         target, left_out = "", list(self.left_out)
         if not (names := names_in(str(self.answers.get("data.clients", ""))) or self._targets()):

@@ -306,11 +306,11 @@ def start_of_test(series: ClientSeries, settings: DataSettings) -> int:
 
 def shortest_length(settings: DataSettings, batches: int = 1) -> int:
     """Return the steps needed for `batches` train batches, a validation and a test sample."""
-    horizon, needed = settings.horizon, batches * settings.period + settings.horizon - 1
+    horizon, train_values = settings.horizon, batches * settings.period + settings.horizon - 1
     validation, test = settings.validation_share, 1 - settings.train_share
     test = settings.window_share if settings.backtest else test - validation
     # Fewer cannot suffice, as parts are whole numbers.
-    least = needed / (1 - validation - test), horizon / validation, (horizon - 2) / test
+    least = train_values / (1 - validation - test), horizon / validation, (horizon - 2) / test
     values = max(batches * settings.period, *(math.floor(n * (1 - 1e-9)) - 3 for n in least))
     while True:
         train, validation, test = split_counts(values, settings)
@@ -347,8 +347,8 @@ class Cut:
 
     @property
     def trained_part(self) -> slice:
-        """The values that the client may learn from: those of whole blocks if it has any, else up
-        to the last train target and not older than a limited history."""
+        """The values that the client may learn from: whole blocks if it has any, else all up to
+        the last train target that are not older than a limited history."""
         back, period, history = lookback(self.settings), self.settings.period, self.settings.history
         if self.is_whole:
             return slice(back + self.first, back + self.end)
@@ -385,12 +385,12 @@ class Cut:
         """Which targets of samples that count are present in the train batches, the validation and
         the test part."""
         back, trained = lookback(self.settings), self.end + self.settings.horizon - 1
-        present, counted = self.present[back:], max(0, self.first_target - back)
+        present, since = self.present[back:], max(0, self.first_target - back)
         validated = self.train + self.validation
         return {
-            "train": present[max(self.first, counted) : trained if counted < self.end else 0],
+            "train": present[max(self.first, since) : trained if since < self.end else 0],
             "validation": present[self.train : validated],
-            "test": present[max(validated, counted) :],
+            "test": present[max(validated, since) :],
         }
 
     @property
@@ -579,10 +579,10 @@ def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
         return Scale(mean, std, seasonal_difference=0.0, is_negative=True)
     if cut.lacks_scale:
         first = series.values[: settings.period]
-        return Scale.of(first, first, settings.period)
+        return Scale.of_series(first, first, settings.period)
     # With blocks, all that depends on the train part depends on their first targets alone.
     end = lookback(settings) + (cut.end if cut.is_whole else cut.train)
-    return Scale.of(cut.trained, cut.series.values[:end], settings.period)
+    return Scale.of_series(cut.trained, cut.series.values[:end], settings.period)
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -76,8 +76,8 @@ def test_a_position_has_a_time(first: str, second: str, utc: bool, later: str) -
     found = times(first, second)
     clock = common_clock([Stamps(found, utc)])
     assert clock is not None
-    _, start = on_the_clock(found, column(1, 2), clock.at(found), "x.csv")
-    assert clock.at(found).time(start + 2) == later
+    _, start = on_the_clock(found, column(1, 2), clock.shifted_to(found), "x.csv")
+    assert clock.shifted_to(found).time(start + 2) == later
     assert common_clock([Stamps(found[:1])]) is None
 
 
@@ -113,7 +113,7 @@ def clock_of(times: Any) -> Clock:
     found = np.asarray(times, dtype="datetime64[us]")
     clock = common_clock([Stamps(found)])
     assert clock is not None
-    return clock.at(found)
+    return clock.shifted_to(found)
 
 
 SIX_DAYS = pd.offsets.CustomBusinessDay(weekmask="Mon Tue Wed Thu Fri Sat")
@@ -181,7 +181,7 @@ def test_clients_of_one_step_keep_their_own_days() -> None:
     clients = [Stamps(of.to_numpy("datetime64[us]")) for of in (starts, ends)]
     clock = common_clock(clients)
     assert clock is not None
-    own = [clock.at(client.times) for client in clients]
+    own = [clock.shifted_to(client.times) for client in clients]
     assert [of_client.time(600) for of_client in own] == ["2020-01-01", "2020-01-31"]
     weekly = [Stamps(np.arange(day, 60, 7).astype("M8[D]").astype("M8[us]")) for day in (0, 3)]
     assert common_clock(weekly).words == "every 7 days"
@@ -224,7 +224,7 @@ def test_positions_become_times_and_positions_again(clock: Clock, first: int) ->
     assert (clock.positions(moments) == positions).all()
     assert clock.first_at(moments[3].item()) == positions[3]
     assert clock.first_at((moments[3] + np.timedelta64(1, "us")).item()) == positions[4]
-    assert Clock.of(clock.numbers()) == clock
+    assert Clock.from_numbers(clock.numbers()) == clock
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_periods_are_the_times_at_which_they_begin(
     assert (read.times == np.array(begins, dtype="datetime64[us]")).all()
     clock = common_clock([read])
     assert clock is not None
-    clock = clock.at(read.times)
+    clock = clock.shifted_to(read.times)
     assert clock.time(int(clock.positions(read.times)[-1]) + 1) == further
 
 

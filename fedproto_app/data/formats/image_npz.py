@@ -164,13 +164,13 @@ def _labels(
     """Return the classes, and the labels in each of these arrays. The first array is for
     training."""
     path, values = archive.path, {name: archive.column(name, "iuU") for name in names}
-    first, *others = values.values()
+    first, *further = values.values()
     for name, array in values.items():
         if (array.dtype.kind == "U") != (first.dtype.kind == "U"):
             raise DataError(f"{path}: {names[0]} holds {first.dtype}, {name} {array.dtype}")
     if "classes" not in archive.names:
-        further = [name for array in others for name in _distinct(array)]
-        classes = all_classes(_distinct(first), further, settings, str(path))
+        in_test = [name for array in further for name in _distinct(array)]
+        classes = all_classes(_distinct(first), in_test, settings, str(path))
     else:
         classes = tuple(archive.column("classes", "U").tolist())
         if first.dtype.kind != "U":

@@ -101,7 +101,7 @@ def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
     clients = zip(names, parts, starts, clocks, blocks, strict=True)
     for name, part, start, of_clock, block in clients:
         try:
-            clock = Clock.of(of_clock) if of_clock.any() else None
+            clock = Clock.from_numbers(of_clock) if of_clock.any() else None
         except ValueError:
             raise DataError(f"{archive.path}: its arrays do not fit together") from None
         yield ClientSeries(str(name), part, int(start), clock=clock, known=block, columns=columns)
