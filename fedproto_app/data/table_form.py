@@ -157,21 +157,19 @@ def form_of(
     return _Decision(list(columns), answers or {}, rows, where, first_column_counts).form()
 
 
+@dataclass
 class _Decision:
-    def __init__(
-        self,
-        columns: list[Column],
-        answers: Answers,
-        rows: int,
-        where: str,
-        first_column_counts: bool,
-    ) -> None:
-        self.columns, self.answers, self.rows, self.where = columns, answers, rows, where
-        self.first_column_counts = first_column_counts
-        self.first = columns[0]
-        self.settings: Changes = {}
-        self.notes: list[str] = []
-        self.left_out: list[str] = []
+    columns: list[Column]
+    answers: Answers
+    rows: int
+    where: str
+    first_column_counts: bool
+    settings: Changes = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.first = self.columns[0]
 
     def ask(self, question: str) -> NoReturn:
         """Raise the question."""
@@ -189,7 +187,7 @@ class _Decision:
         client = self._client(times)
         if unfold:
             self._name(client, times)
-            return Form("long", self.settings, notes=tuple(self.notes))
+            return self._form("long")
         if client is not None and times is None:
             self._require_no_series_in_rows(self._except(client))
             self.ask(
@@ -199,6 +197,10 @@ class _Decision:
         if client is not None and times is not None:
             return self._long(client, times)
         return self._wide(times)
+
+    def _form(self, kind: str, target: str = "", beside: Sequence[str] = ()) -> Form:
+        notes, left_out = tuple(self.notes), tuple(self.left_out)
+        return Form(kind, self.settings, target, notes, left_out, tuple(beside))
 
     def _except(self, *used: Column | None) -> list[Column]:
         return [c for c in self.columns if all(c is not column for column in used)]
@@ -389,8 +391,7 @@ class _Decision:
         remaining = [column for column in candidates if column not in numbering]
         values = [c for c in remaining if c.has_numbers and c.name not in self._known_names()]
         if not values or len(candidates) == 1:
-            target = candidates[0].name if len(candidates) == 1 else ""
-            return Form("long", self.settings, target, tuple(self.notes), tuple(self.left_out))
+            return self._form("long", candidates[0].name if len(candidates) == 1 else "")
         target = self._target(values, client)
         if not _is_usual(target) or sum(_is_usual(c.name) for c in candidates) > 1:
             self.settings["data.columns"] = text_of([target])
@@ -401,10 +402,8 @@ class _Decision:
             and (column.has_numbers or column.has_few_texts or column.name in self._known_names())
         ]
         unread = [column for column in remaining if column.name not in beside]
-        left_out = [*self.left_out, *map(_numbers_rows, numbering), *_without_numbers(unread)]
-        return Form(
-            "long", self.settings, target, tuple(self.notes), tuple(left_out), tuple(beside)
-        )
+        self.left_out += [*map(_numbers_rows, numbering), *_without_numbers(unread)]
+        return self._form("long", target, beside)
 
     def _targets(self) -> tuple[str, ...]:
         return names_in(str(self.answers.get("data.columns", "")))
@@ -444,7 +443,7 @@ class _Decision:
                 self.settings["data.time-column"] = times.setting
         candidates = [c for c in self._except(times) if c.name not in self._known_names()]
         values = [column for column in candidates if column.has_numbers]
-        target, left_out = "", list(self.left_out)
+        target = ""
         if not (names := names_in(str(self.answers.get("data.clients", ""))) or self._targets()):
             if times is None:
                 self._require_times(candidates, values)
@@ -452,7 +451,7 @@ class _Decision:
                 numbering = [column for column in values if column.rise == 1 and column.name]
                 if len(numbering) < len(values):
                     values = [column for column in values if column not in numbering]
-                    left_out += map(_numbers_rows, numbering)
+                    self.left_out += map(_numbers_rows, numbering)
             is_daily = times is not None and not any(":" in cell for cell in times.cells)
             is_yearly = self.settings.get("data.time-unit") == "year"
             parts = _PARTS_OF_DAY if is_daily and not is_yearly else (12,) if is_yearly else ()
@@ -471,8 +470,8 @@ class _Decision:
                 self._leave_out(candidates, values)
         else:
             target = names[0] if len(names) == 1 else ""
-        left_out += _without_numbers(column for column in candidates if column.name not in names)
-        return Form("wide", self.settings, target, tuple(self.notes), tuple(left_out))
+        self.left_out += _without_numbers(c for c in candidates if c.name not in names)
+        return self._form("wide", target)
 
     def _leave_out(self, candidates: Sequence[Column], values: Sequence[Column]) -> None:
         if len(values) <= _MOST_NAMED:

@@ -35,7 +35,7 @@ from fedproto_app.data.table import (
     value_columns,
 )
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.choice import KnownColumn, names_in, text_of
+from fedproto_app.settings.choice import Choice, KnownColumn, names_in, text_of
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -332,11 +332,9 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
         client = head.place(chosen[0], "client-column") if chosen else None
         times = head.time(choice)
         return Columns(list(range(first, last + 1)), times, client, joined=joined)
-    client = _place(head, choice.client_columns, "client-column", CLIENT_NAMES, "clients' names")
-    times = head.time(choice)
-    if times is None:
-        times = _place(head, (), "time-column", TIME_NAMES, "times")
-    columns = Columns([], times, client, joined=joined)
+    chosen = choice.client_columns
+    client = _place(head, "client-column", CLIENT_NAMES, "clients' names", chosen)
+    columns = Columns([], _time_place(head, choice), client, joined=joined)
     read_or_skipped = (*columns.texts, head.index)
     value_places = [place for place in range(len(names)) if place not in read_or_skipped]
     value_names = [names[place] for place in value_places]
@@ -360,18 +358,14 @@ def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
     The covariates are the columns of ``data.known``, or without it all columns of numbers.
     """
     head, choice = file.head, settings.choice
-    set_times, set_clients = (
-        names if set(names) <= set(head.names) else ()
-        for names in (choice.time_columns, choice.client_columns)
-    )
-    times = head.times
-    if times is None or set_times:
-        times = _place(head, set_times, "time-column", TIME_NAMES, "times")
+    if not set(choice.time_columns) <= set(head.names):
+        choice = replace(choice, time_columns=())
+    if not set(choice.client_columns) <= set(head.names):
+        choice = replace(choice, client_columns=())
     usual = [name for name in head.names if name.lower() in CLIENT_NAMES]
-    clients = set_clients or usual
+    clients = choice.client_columns or usual
     client = head.place(clients[0], "client-column") if clients else None
-    joined = head.joined(replace(choice, time_columns=set_times, client_columns=set_clients))
-    columns = Columns([], times, client, joined=joined)
+    columns = Columns([], _time_place(head, choice), client, joined=head.joined(choice))
     if settings.known:
         return _with_known(columns, file, settings)
     unused = [p for p in range(len(head.names)) if p not in (*columns.texts, head.index)]
@@ -508,12 +502,18 @@ def _of_texts(
     }
 
 
+def _time_place(head: Head, choice: Choice) -> int:
+    """Return the place of the column of times, which the table must have."""
+    times = head.time(choice)
+    return _place(head, "time-column", TIME_NAMES, "times") if times is None else times
+
+
 def _place(
-    head: Head, column_names: Sequence[str], key: str, usual: Collection[str], noun: str
+    head: Head, key: str, usual: Collection[str], noun: str, chosen: Sequence[str] = ()
 ) -> int:
-    """Return the place of the first column that ``data.<key>`` names, or that has a usual name."""
-    if column_names:
-        return head.place(column_names[0], key)
+    """Return the place of the first column that ``data.<key>`` chose, or that has a usual name."""
+    if chosen:
+        return head.place(chosen[0], key)
     names = [name for name in head.names if name.lower() in usual]
     if not names:
         raise DataError(
@@ -587,23 +587,15 @@ def _stamps(tables: Sequence[Table], settings: DataSettings) -> list[Stamps | No
     """
     stamps = [table.stamps(settings.time_unit) for table in tables]
     alike = "phases can be aligned only if all files have it or none"
-    kinds: tuple[tuple[Callable[[Stamps | None], bool], str], ...] = (
-        (
-            lambda times: times is not None,
-            f"{{1}} has no time column, but {{0}} has one: {alike}",
-        ),
-        (
-            lambda times: times is not None and times.is_count,
-            "{0} counts its steps, but {1} has times: all files have the one or the other",
-        ),
-        (
-            lambda times: times is not None and times.utc,
-            f"{{0}} has times with an offset from UTC, but {{1}} without: {alike}",
-        ),
+    messages = (
+        f"{{1}} has no time column, but {{0}} has one: {alike}",
+        "{0} counts its steps, but {1} has times: all files have the one or the other",
+        f"{{0}} has times with an offset from UTC, but {{1}} without: {alike}",
     )
-    for table, of_table in zip(tables, stamps, strict=True):
-        for applies, message in kinds:
-            if applies(of_table) != applies(stamps[0]):
-                having, lacking = (table, tables[0])[:: 1 if applies(of_table) else -1]
+    kinds = [(s is not None, bool(s and s.is_count), bool(s and s.utc)) for s in stamps]
+    for table, of_table in zip(tables, kinds, strict=True):
+        for applies, applies_to_first, message in zip(of_table, kinds[0], messages, strict=True):
+            if applies != applies_to_first:
+                having, lacking = (table, tables[0])[:: 1 if applies else -1]
                 raise DataError(message.format(having.where, lacking.where))
     return stamps
