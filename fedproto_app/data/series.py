@@ -94,18 +94,10 @@ class ClientSeries:
         return replace(self, values=values, known=self.known[first:], start=self.start + first)
 
     def with_future(self, future: Matrix) -> ClientSeries:
-        """Return the series with these rows [n, k] of the known columns after its last value.
-
-        They take the place of those that it had. Raises `DataError` for another number of columns.
-        """
-        if future.ndim != 2 or future.shape[1] != len(self.columns):
-            names = f" ({', '.join(self.columns)})" if self.columns else ""
-            raise DataError(
-                f"client {self.name!r}: its future is an array {future.shape}, expected a column "
-                f"for each of its {len(self.columns)} known columns{names}"
-            )
+        """Return the series with only these rows [n, k] of the known columns after its last
+        value."""
         past = self.known[: len(self.values)]
-        return replace(self, known=np.concatenate([past, future]) if self.columns else past)
+        return replace(self, known=np.concatenate([past, future]))
 
 
 def series_of(

@@ -122,15 +122,12 @@ def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[
     series_of_clients = list(clients.values())
     if settings.known or settings.covariates or any(c.columns for c in series_of_clients):
         # Rows after the newest value of any client are the future, and no missing values.
-        ends = [trimmed(client).end for client in series_of_clients if _has_value(client)]
+        up_to_last = [trimmed(client) for client in series_of_clients]
+        ends = [client.end for client in up_to_last if client.values.size]
         series_of_clients = [
             c.part(0, max(ends) - c.start) if ends else c for c in series_of_clients
         ]
     return _with_zeros(series_of_clients) if settings.missing == "zero" else series_of_clients
-
-
-def _has_value(series: ClientSeries) -> bool:
-    return bool(np.isfinite(series.values).any())
 
 
 def _with_zeros(clients: list[ClientSeries]) -> list[ClientSeries]:
