@@ -757,7 +757,8 @@ def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 
             continue
         are_names = [not is_written_value(cell) for cell in row]
         is_header = len(_filled(row)) == width > 1 and all(are_names) and all(row[1:width])
-        if is_header and any(map(_holds_values, rows[number + 1 :][:_MOST_BELOW_NAMES])):
+        below = rows[number + 1 :][:_MOST_BELOW_NAMES]
+        if is_header and any(is_number(cell) for of_row in below for cell in of_row):
             return number
     return 0
 
@@ -765,10 +766,6 @@ def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 
 def _filled(row: list[str]) -> list[str]:
     """Return the cells up to the last that is not empty."""
     return row[: max((place for place, cell in enumerate(row, 1) if cell), default=0)]
-
-
-def _holds_values(row: list[str]) -> bool:
-    return any(is_number(cell) for cell in row)
 
 
 def number_rows(cells: Sequence[str]) -> bool:

@@ -179,13 +179,13 @@ def _numbers_or_texts(cells: Row) -> Series:
     """Return a column of numbers, NaN where missing, and of texts where a cell holds another."""
     import pandas as pd
 
-    cells = [None if (text := _text(cell)) in MISSING else _typed(cell, text) for cell in cells]
+    texts = [_text(cell) for cell in cells]
+    cells = [
+        None if text in MISSING else cell if type(cell) in (int, float) else text
+        for cell, text in zip(cells, texts, strict=True)
+    ]
     has_text = any(isinstance(cell, str) for cell in cells)
     return pd.Series(cells, dtype=object if has_text else "float64")
-
-
-def _typed(cell: object, text: str) -> object:
-    return cell if type(cell) in (int, float) else text
 
 
 def _times(cells: Row) -> Series:
