@@ -223,7 +223,7 @@ def test_clients_of_a_long_table_are_ordered_for_themselves(tmp_path) -> None:
 
 
 def test_rows_left_out_may_mean_zero(tmp_path) -> None:
-    """From a client's first value to the last time of all; the step divides all distances."""
+    """From a client's first value to the last time of all, and the step divides all distances."""
     text = "unique_id,ds,y\na,2024-01-01,1\na,2024-01-07,2\na,2024-01-10,\nb,2024-01-05,3\n"
     path = written(tmp_path, text)
     clients = load(path, "long-csv", missing="zero")

@@ -14,7 +14,7 @@ VALUES = np.array([1.0, 5.0, np.nan, 1.0, 5.0])  # mean 3, deviation 2
 
 def test_a_scale_by_hand() -> None:
     scale = Scale.of_series(VALUES, np.append(VALUES, -1.0), period=1)
-    # Of the differences 4, 4 and 6, which are known.
+    # The differences are 4, 4 and 6.
     assert scale == Scale(3.0, 2.0, seasonal_difference=14 / 3, is_negative=True)
     assert scale.standardised(VALUES[:2]).tolist() == [-1, 1]
     assert scale.original(np.array([-1.0, 1.0])).tolist() == [1, 5]

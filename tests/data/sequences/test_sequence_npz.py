@@ -26,7 +26,7 @@ SPLITS = {
 
 
 def read(folder: Path, arrays: dict[str, Any], **changes: Any) -> SequencePool:
-    """Return the pool of the archive with some arrays changed; None removes an array."""
+    """Return the pool of the archive with some arrays changed, or removed by None."""
     present = {name: values for name, values in (arrays | changes).items() if values is not None}
     np.savez(folder / "x.npz", **present)
     return sequences_of("sequence-npz", folder / "x.npz")
