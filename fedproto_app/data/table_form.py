@@ -22,7 +22,7 @@ from fedproto_app.data.clock import (
     look_like_times,
     sampling_step,
 )
-from fedproto_app.data.format import Answers, Changes
+from fedproto_app.data.format import Answers, Changes, Reading
 from fedproto_app.data.number_styles import Style, is_number, value_of
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.data.table import (
@@ -122,45 +122,30 @@ class Column:
         return step if agrees else 0.0
 
 
-@dataclass(frozen=True)
-class Form:
-    """How a table is read. kind: wide or long. settings: by dotted keys.
-
-    target: the column that is forecast, "" if every column is a client. notes, left_out: what a
-    person should know, and which columns are not read and why, a line each. beside: further columns
-    of a long table, of numbers or few texts, that a person may know in advance.
-    """
-
-    kind: str
-    settings: Changes
-    target: str = ""
-    notes: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-
-
 def form_of(
     columns: Sequence[Column],
     answers: Answers | None = None,
     *,
+    name: str = "csv",
     rows: int = 0,
     where: str = "the table",
     first_column_counts: bool = True,
-) -> Form:
-    """Return whether the table is wide or long, and the settings that read it.
+) -> Reading:
+    """Return the source, wide or long, and the settings that read the table.
 
-    answers: settings that the person has made, by dotted keys. rows: how many rows the table has, 0
-    for the rows in the columns. where: the table's name in messages. first_column_counts: whether
-    the reader takes times in the first column without a setting. Raises `Question` for what only
-    the person knows.
+    answers: settings that the person has made, by dotted keys. name: of the format. rows: how many
+    rows the table has, 0 for the rows in the columns. where: the table's name in messages.
+    first_column_counts: whether the reader takes times in the first column without a setting.
+    Raises `Question` for what only the person knows.
     """
-    return _Decision(list(columns), answers or {}, rows, where, first_column_counts).form()
+    return _Decision(list(columns), answers or {}, name, rows, where, first_column_counts).form()
 
 
 @dataclass
 class _Decision:
     columns: list[Column]
     answers: Answers
+    name: str
     rows: int
     where: str
     first_column_counts: bool
@@ -175,8 +160,8 @@ class _Decision:
         """Raise the question."""
         raise Question(self.where, question)
 
-    def form(self) -> Form:
-        """Return the form, see `form_of`."""
+    def form(self) -> Reading:
+        """Return the source and the settings, see `form_of`."""
         self._leave_index_out()
         if unfold := names_in(str(self.answers.get("data.unfold", ""))):
             names = _names(self.columns)
@@ -187,7 +172,7 @@ class _Decision:
         client = self._client(times)
         if unfold:
             self._name(client, times)
-            return self._form("long")
+            return self._reading("long")
         if client is not None and times is None:
             self._require_no_series_in_rows(self._except(client))
             self.ask(
@@ -198,9 +183,15 @@ class _Decision:
             return self._long(client, times)
         return self._wide(times)
 
-    def _form(self, kind: str, target: str = "", beside: Sequence[str] = ()) -> Form:
-        notes, left_out = tuple(self.notes), tuple(self.left_out)
-        return Form(kind, self.settings, target, notes, left_out, tuple(beside))
+    def _reading(self, form: str, target: str = "", beside: Sequence[str] = ()) -> Reading:
+        return Reading(
+            f"{form}-{self.name}",
+            self.settings,
+            tuple(self.notes),
+            tuple(self.left_out),
+            target=target,
+            beside=tuple(beside),
+        )
 
     def _except(self, *used: Column | None) -> list[Column]:
         return [c for c in self.columns if all(c is not column for column in used)]
@@ -382,7 +373,7 @@ class _Decision:
         if times is not None and times.name.lower() not in TIME_NAMES:
             self.settings["data.time-column"] = times.setting
 
-    def _long(self, client: Column, times: Column) -> Form:
+    def _long(self, client: Column, times: Column) -> Reading:
         self._name(client, times)
         candidates = self._except(client, times)
         with_values = (*self._targets(), *self._known_names())
@@ -391,7 +382,7 @@ class _Decision:
         remaining = [column for column in candidates if column not in numbering]
         values = [c for c in remaining if c.has_numbers and c.name not in self._known_names()]
         if not values or len(candidates) == 1:
-            return self._form("long", candidates[0].name if len(candidates) == 1 else "")
+            return self._reading("long", candidates[0].name if len(candidates) == 1 else "")
         target = self._target(values, client)
         if not _is_usual(target) or sum(_is_usual(c.name) for c in candidates) > 1:
             self.settings["data.columns"] = text_of([target])
@@ -403,7 +394,7 @@ class _Decision:
         ]
         unread = [column for column in remaining if column.name not in beside]
         self.left_out += [*map(_numbers_rows, numbering), *_without_numbers(unread)]
-        return self._form("long", target, beside)
+        return self._reading("long", target, beside)
 
     def _targets(self) -> tuple[str, ...]:
         return names_in(str(self.answers.get("data.columns", "")))
@@ -433,7 +424,7 @@ class _Decision:
             question = _whether_to_unfold(numbered)
         return self.ask(question)
 
-    def _wide(self, times: Column | None) -> Form:
+    def _wide(self, times: Column | None) -> Reading:
         if times is not None:
             is_first = times is self.first
             is_named = times.name.lower() in {*TIME_NAMES, ""}
@@ -471,7 +462,7 @@ class _Decision:
         else:
             target = names[0] if len(names) == 1 else ""
         self.left_out += _without_numbers(c for c in candidates if c.name not in names)
-        return self._form("wide", target)
+        return self._reading("wide", target)
 
     def _leave_out(self, candidates: Sequence[Column], values: Sequence[Column]) -> None:
         if len(values) <= _MOST_NAMED:

@@ -153,20 +153,14 @@ def _reading_of_file(
     form = form_of(
         columns,
         answers,
+        name=tables.name,
         rows=table.rows,
         where=str(path),
         first_column_counts="data.header" in table.settings,
     )
     if table.has_times:
         form.settings.pop("data.time-column", None)
-    return Reading(
-        f"{form.kind}-{tables.name}",
-        table.settings | form.settings,
-        (*table.notes, *form.notes),
-        form.left_out,
-        target=form.target,
-        beside=form.beside,
-    )
+    return replace(form, settings=table.settings | form.settings, notes=(*table.notes, *form.notes))
 
 
 def _are_turned(names: list[str], below: list[str]) -> bool:

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.format import Reading
 from fedproto_app.data.recognition import reading_of
-from fedproto_app.data.table_form import Column, Form, Question, form_of
+from fedproto_app.data.table_form import Column, Question, form_of
 
 HOURS = [f"2024-01-{1 + n // 24:02d} {n % 24:02d}:00" for n in range(60)]
 LOAD = [f"{50 + 7 * np.sin(n) + n % 5:.2f}" for n in range(60)]
@@ -18,7 +19,7 @@ HEAT = [f"{10 + 3 * np.cos(n):.1f}" for n in range(60)]
 RISING = [str(n) for n in range(7, 67)]
 
 
-def form(answers: dict[str, str] | None = None, rows: int = 0, **columns: list[str]) -> Form:
+def form(answers: dict[str, str] | None = None, rows: int = 0, **columns: list[str]) -> Reading:
     """Return the form of a table of these columns, whose last ten rows are its end."""
     of_table = [Column(name, cells[:50], cells[50:]) for name, cells in columns.items()]
     return form_of(of_table, answers, rows=rows)
@@ -33,7 +34,7 @@ def question(answers: dict[str, str] | None = None, rows: int = 0, **columns: li
 
 def test_a_column_per_client_stays_wide() -> None:
     read = form(time=HOURS, north=LOAD, south=HEAT)
-    assert (read.kind, read.settings, read.notes, read.left_out) == ("wide", {}, (), ())
+    assert (read.source, read.settings, read.notes, read.left_out) == ("wide-csv", {}, (), ())
     assert form(north=LOAD, south=HEAT).settings == {}
     sensors = {f"s{n}": LOAD for n in range(48)}
     assert form(time=HOURS, **sensors).settings == {}
@@ -44,7 +45,7 @@ def test_a_column_per_client_stays_wide() -> None:
 @pytest.mark.parametrize("name", ["y", "target", "Y"])
 def test_a_usual_name_is_the_target(name: str) -> None:
     read = form(unique_id=["a"] * 60, ds=HOURS, **{name: LOAD}, heat=HEAT)
-    assert (read.kind, read.settings, read.target) == ("long", {}, name)
+    assert (read.source, read.settings, read.target) == ("long-csv", {}, name)
     assert (read.notes, read.beside) == ((), ("heat",))
 
 
@@ -82,7 +83,7 @@ def test_a_name_of_no_client_is_asked_about(name: str) -> None:
     columns = {"time": HOURS, name: [str(n % 7) for n in range(60)], "load": LOAD}
     assert f"is {name!r} a client?" in question(**columns)
     assert form({"data.columns": "load"}, **columns).target == "load"
-    assert form({"data.clients": f"{name},load"}, **columns).kind == "wide"
+    assert form({"data.clients": f"{name},load"}, **columns).source == "wide-csv"
 
 
 def test_numbers_of_the_steps_are_the_time() -> None:
@@ -118,7 +119,7 @@ def test_texts_without_times_are_a_question() -> None:
     assert "no column holds times that can be read" in text
     assert "'region' holds texts, such as 'east'" in text
     assert "--set data.clients=load" in text
-    assert form({"data.clients": "load"}, region=regions, load=LOAD).kind == "wide"
+    assert form({"data.clients": "load"}, region=regions, load=LOAD).source == "wide-csv"
     assert "which column holds the times?" in question(unique_id=regions, load=LOAD)
 
 
@@ -142,7 +143,7 @@ def test_a_text_that_never_changes_may_be_a_remark_beside_clients() -> None:
     columns = {"time": HOURS, "north": LOAD, "south": HEAT, "note": ["ok"] * 60}
     text = question(**columns)
     assert text.endswith("if every column is a client, --set data.clients=north,south")
-    assert form({"data.clients": "north,south"}, **columns).kind == "wide"
+    assert form({"data.clients": "north,south"}, **columns).source == "wide-csv"
 
 
 def test_the_text_that_changes_names_the_client() -> None:
