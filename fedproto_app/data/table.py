@@ -289,7 +289,9 @@ class Table:
         if place is None:
             return None
         # Each text is looked at once, as most times come once for each client.
-        name, column = self.title(place), self._encoded(place, numbers=unit == "excel")
+        name, column = self.title(place), self.texts[place]
+        if unit == "excel":
+            column = _encoded(column, numbers=True)
         title = f"column {name!r}" if name else "the first column (without a name: the times)"
         if column.dtype != "category" or column.isna().any():
             return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
@@ -329,11 +331,7 @@ class Table:
         """Return the client of each row as the file writes it, as categories, [T]."""
         if self.columns.clients is None:
             return self.clients()
-        return self._encoded(self.columns.clients, numbers=True)
-
-    def _encoded(self, place: int, *, numbers: bool) -> Series:
-        column = self.texts[place]
-        return column if column.dtype == "category" else _encoded(column, numbers=numbers)
+        return self.texts[self.columns.clients]
 
 
 def read_times(
@@ -471,11 +469,9 @@ class TableFile(ABC):
                     count += int(is_code.sum())
                     values = np.where(is_code, np.nan, values)
                 blocks.append(values)
-            is_repeated = columns.clients is not None or bool(columns.joined)
             for place, parts in texts.items():
-                numbered_too = place in columns.joined
-                column = block[place]
-                parts.append(_encoded(column, numbers=numbered_too) if is_repeated else column)
+                is_typed_time = place == columns.times and place not in columns.joined
+                parts.append(_encoded(block[place], numbers=not is_typed_time))
             if len(faults) > _MOST_FAULTS:
                 break
         matrix = np.empty((rows, len(numbers)), order="F")
@@ -499,7 +495,7 @@ def _remedy_for(cell: str) -> str:
 def _encoded(column: Series, *, numbers: bool = False) -> Series:
     """Return a column of texts as categories in the order of their first rows.
 
-    Times stay as they are. numbers: whether numbers become texts too.
+    A column of times or numbers stays as it is unless `numbers` makes it texts too.
     """
     import pandas as pd
 
