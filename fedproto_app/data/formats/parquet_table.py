@@ -71,9 +71,6 @@ class ParquetFile(TableFile):
                 frame = selected.to_pandas(ignore_metadata=True, strings_to_categorical=False)
                 frame.columns = columns.read
                 frame.index = range(first, first + len(frame))
-                for place in frame:
-                    if frame[place].dtype == "category":
-                        frame[place] = frame[place].astype(str).where(frame[place].notna())
                 yield frame
                 first += len(frame)
 
