@@ -54,6 +54,16 @@ class Holding:
     name: str
     stages: tuple[Stage, ...]
 
+    @property
+    def trained(self) -> Places:
+        """The places of the train and validation images of all stages."""
+        return np.concatenate([p for s in self.stages for p in (s.train, s.validation)])
+
+    @property
+    def tested(self) -> Places:
+        """The places of the test images of all stages."""
+        return np.concatenate([stage.test for stage in self.stages])
+
 
 def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[Holding]:
     """Return the images of each client, by `data.partition`. No pixels are read.
