@@ -292,7 +292,7 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
         try:  # by their order, the rows before the step back are of summer time
             times = local[direction].tz_localize(zone, ambiguous="infer")
             are_in_order = times.is_monotonic_increasing
-        except ValueError:
+        except Exception:  # ValueError in pandas 3, an error of pytz in pandas 2
             are_in_order = False
         if not are_in_order:
             place = int(twice.argmax())

@@ -13,7 +13,7 @@ from fedproto_app.data.clock import (
     LARGEST_GRID_PER_ROW,
     Clock,
     Matrix,
-    Stamps,
+    Times,
     common_clock,
     on_the_clock,
     sampling_step,
@@ -137,15 +137,15 @@ def _on_one_clock(
 ) -> Iterator[tuple[Matrix, int, Clock | None, tuple[str, ...]]]:
     """Yield the values of each source on the grid, their start, their clock and the notes."""
     may_lack_rows = settings.missing == "zero"
-    ordered = [in_order(source, settings.time_zone, settings.repeated) for source in sources]
-    ordered = with_counts(ordered)
+    zone, repeated = settings.time_zone, settings.repeated
+    ordered = with_counts([in_order(source, zone, repeated) for source in sources])
     common = common_clock((rows.stamps for rows in ordered), may_lack_rows=may_lack_rows)
     if usual is not None and (common is None or usual.is_of_calendar):
         common, ordered = usual, [_on_days_of(usual, rows) for rows in ordered]
     for source, rows in zip(sources, ordered, strict=True):
         times = rows.stamps.times
         if not may_lack_rows:
-            _require_step(rows.stamps, common, source.where)
+            _require_step(times, common, source.where)
         clock = common.shifted_to(times) if common and len(times) else common
 
         def row(place: int, source: FileRows = source, rows: TimedRows = rows) -> str:
@@ -168,9 +168,9 @@ def _on_days_of(clock: Clock, rows: TimedRows) -> TimedRows:
     return TimedRows(stamps, rows.values[has_step], rows.places[has_step], (*rows.notes, note))
 
 
-def _require_step(stamps: Stamps, clock: Clock | None, where: object) -> None:
+def _require_step(times: Times, clock: Clock | None, where: object) -> None:
     """Raise `DataError` for a client with another step, before its rows look irregular."""
-    step = sampling_step(stamps.times)
+    step = sampling_step(times)
     if step is None or clock is None or clock.is_of_calendar:
         return
     if step % clock.step or step > LARGEST_GRID_PER_ROW * clock.step:
