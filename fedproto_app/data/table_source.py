@@ -154,18 +154,18 @@ def _of_long_rows(
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
     places_of = clients.groupby(clients, observed=True).indices
     require_few_columns(len(places_of), settings.path, "clients")
-    spellings = _spellings(used_tables)
     values, known, notes_on_texts = _values_and_known(used_tables)
     stamps = _stamps(used_tables, settings)
     # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
     all_stamps = [of_table for of_table in stamps if of_table is not None]
     all_times = np.concatenate([of_table.times for of_table in all_stamps])
-    notes = (
+    all_notes = [
         *(note for table in used_tables for note in table.notes),
         *(note for of_table in all_stamps for note in of_table.notes),
-        *(f"{' and '.join(map(ascii, of_one))} are read as one client" for of_one in spellings),
+        *_notes_on_spellings(used_tables),
         *notes_on_texts,
-    )
+    ]
+    notes = tuple(dict.fromkeys(all_notes))
     has_targets, row_of = bool(used_tables[0].columns.targets), _rows_of(used_tables)
     rows = [
         FileRows(
@@ -175,7 +175,7 @@ def _of_long_rows(
             [str(name) or (tables.client_of(path) if has_targets else "")],
             row_of,
             np.asarray(places),
-            tuple(dict.fromkeys(notes)),
+            notes,
         )
         for name, places in places_of.items()
     ]
@@ -230,13 +230,14 @@ def _series(
         raise _with_cause(error, read, paths, tables, settings) from None
 
 
-def _spellings(tables: Sequence[Table]) -> list[list[str]]:
-    """Return the spellings of each client that is written in several ways."""
+def _notes_on_spellings(tables: Sequence[Table]) -> list[str]:
+    """Return a note on each client that is written in several ways."""
     spellings: dict[str, set[str]] = {}
     for table in tables:
         for written in table.written_clients().cat.categories:
             spellings.setdefault(client_name(written), set()).add(written)
-    return [sorted(of_client) for of_client in spellings.values() if len(of_client) > 1]
+    several = [map(ascii, sorted(texts)) for texts in spellings.values() if len(texts) > 1]
+    return [f"{' and '.join(texts)} are read as one client" for texts in several]
 
 
 def _with_cause(
