@@ -52,6 +52,14 @@ def test_with_a_zone_both_hours_stay(freq: str, direction: int) -> None:
     assert (np.diff(ordered.values[:, 0]) == direction).all()
 
 
+@pytest.mark.parametrize("direction", [1, -1])
+def test_a_row_may_be_missing_in_the_hour_that_comes_twice(direction: int) -> None:
+    local = [f"2024-10-27T{time}" for time in ("01:30", "02:00", "02:30", "02:00", "03:00")]
+    ordered = rows(local[::direction], "Europe/Berlin")
+    hours = (ordered.stamps.times - np.datetime64("2024-10-27")) / np.timedelta64(1, "h")
+    assert hours.tolist() == [-0.5, 0, 0.5, 1, 2]
+
+
 def test_with_a_zone_spring_has_no_gap() -> None:
     ordered = rows(night("h", day="2024-03-31"), "Europe/Berlin")
     assert (np.diff(ordered.stamps.times) == np.timedelta64(1, "h")).all()
