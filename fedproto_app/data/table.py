@@ -603,12 +603,10 @@ def _joined(table: Table) -> Table:
 
     texts, notes = table.texts, table.notes
     for first, places in table.columns.joined.items():
-        columns = [texts[place] for place in places]
-        codes = [column.cat.codes.to_numpy(dtype=np.int64) + 1 for column in columns]
-        flat = np.ravel_multi_index(codes, [int(of_column.max()) + 1 for of_column in codes])
-        groups, is_new = pd.factorize(flat)[0], ~pd.Series(flat).duplicated().to_numpy()
-        new_cells = [column[is_new].astype(object).fillna("").str.strip() for column in columns]
-        cells = list(zip(*new_cells, strict=True))
+        parts = texts[places]
+        groups = parts.groupby(places, sort=False, dropna=False, observed=True).ngroup()
+        unique = parts.drop_duplicates().astype(object).fillna("")
+        cells = [tuple(map(str.strip, row)) for row in unique.itertuples(index=False)]
         is_client = first == table.columns.clients
         join = client_of_parts if is_client else time_of_parts
         joined = [join(row) if all(row) else None for row in cells]
