@@ -221,13 +221,14 @@ def sample_of_rows(
 
 def _sample_of(tables: TableFormat, path: Path, _: DataSettings) -> Sample:
     """Return the first and last rows of a table. The whole file is read."""
+    import pandas as pd
+
     file = tables.open(path, DataSettings())
-    head = file.head
-    blocks = list(file.blocks(Columns(list(range(len(head.names)))), "texts"))
-    rows = sum(map(len, blocks))
-    columns = []
-    for place, name in enumerate(head.names):
-        cells = [str(cell) for block in blocks for cell in block[place]]
-        last = cells[LOOKED_AT:][-LOOKED_AT:]
-        columns.append(Column("" if name == INDEX else name, cells[:LOOKED_AT], last))
-    return Sample(columns, rows, has_times=head.times is not None)
+    names = file.head.names
+    frame = pd.concat(file.blocks(Columns(list(range(len(names)))), "texts"))
+    first, last = frame.iloc[:LOOKED_AT], frame.iloc[LOOKED_AT:].tail(LOOKED_AT)
+    columns = [
+        Column("" if name == INDEX else name, list(map(str, first[p])), list(map(str, last[p])))
+        for p, name in enumerate(names)
+    ]
+    return Sample(columns, len(frame), has_times=file.head.times is not None)
