@@ -236,8 +236,8 @@ def _notes_on_spellings(tables: Sequence[Table]) -> list[str]:
     for table in tables:
         for written in table.written_clients().cat.categories:
             spellings.setdefault(client_name(written), set()).add(written)
-    several = [map(ascii, sorted(texts)) for texts in spellings.values() if len(texts) > 1]
-    return [f"{' and '.join(texts)} are read as one client" for texts in several]
+    ambiguous = [map(ascii, sorted(texts)) for texts in spellings.values() if len(texts) > 1]
+    return [f"{' and '.join(texts)} are read as one client" for texts in ambiguous]
 
 
 def _with_cause(
