@@ -156,7 +156,7 @@ def series_of(name: str) -> list[ClientSeries]:
                 str(client),
                 rows[target].to_numpy(dtype=float),
                 int((times[0] - np.datetime64(0, "s")) // step),
-                clock=Clock(step, np.timedelta64(0, "s")).at(times),
+                clock=Clock(step, np.timedelta64(0, "s")).shifted_to(times),
                 known=columns.to_numpy(dtype=float),
                 columns=tuple(columns.columns),
             )

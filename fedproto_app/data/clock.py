@@ -156,8 +156,8 @@ class Clock:
     def _weekdays(self) -> str:
         """Which weekdays have steps, in words: "but Sundays", or "on Tuesdays"."""
         has_few = self.week.count("1") < 4
-        named = [WEEKDAYS[n] for n, digit in enumerate(self.week) if (digit == "1") is has_few]
-        return f"{'on' if has_few else 'but'} {' and '.join(named)}"
+        days = [WEEKDAYS[n] for n, digit in enumerate(self.week) if (digit == "1") is has_few]
+        return f"{'on' if has_few else 'but'} {' and '.join(days)}"
 
     def steps_in(self, duration: np.timedelta64) -> int:
         """Return how many steps a day or a week has, 0 if the number differs or is no whole one."""
@@ -215,7 +215,7 @@ class Clock:
         """Return which of these times [n] are times of the clock."""
         return np.asarray(self.moments(self.positions(times)) == times)
 
-    def at(self, times: Times) -> Clock:
+    def shifted_to(self, times: Times) -> Clock:
         """Return the clock with the offset of a client's times [n], which need not all fit."""
         if self.months:
             return self if self.holds(times).all() else _monthly(times, self) or self
@@ -252,13 +252,13 @@ class Clock:
         return _text(time) + ("+00:00" if self.utc else "")
 
     def numbers(self) -> tuple[int, ...]:
-        """Return the numbers that `of` reads, without the form."""
+        """Return the numbers that `from_numbers` reads, without the form."""
         step = self.months or int(self.step / _MICROSECOND)
         offset, is_months = int(self.offset / _MICROSECOND), int(self.months > 0)
         return step, offset, int(self.utc), self.month, int(self.week, 2), is_months
 
     @classmethod
-    def of(cls, numbers: Iterable[float]) -> Clock:
+    def from_numbers(cls, numbers: Iterable[float]) -> Clock:
         """Return the clock with these numbers. Raises `ValueError` if no clock has them."""
         step, offset, utc, month, week, is_months = map(int, numbers)
         if step <= 0 or not 0 < week < 2**7 or not 0 <= month < max(1, step * is_months):
@@ -290,12 +290,12 @@ def _common_step(
 
 
 def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> Clock | None:
-    """Return the clock of the times of several clients, each in order, None if they show no step.
+    """Return the clock of several clients' increasing times, None if they show no step.
 
     Times that all lie on one day of a month, from its start or its end, are steps of months, and
-    days without certain weekdays are steps of the other weekdays. Else the step is the most common
-    distance. may_lack_rows: whether most rows may be left out, so that the step is the largest that
-    divides the distances of all times, and days without rows are days.
+    days without certain weekdays are steps of the remaining weekdays. Otherwise the step is the
+    most common distance. may_lack_rows: whether most rows may be left out, so that the step is the
+    largest that divides the distances of all times, and days without rows are days.
     """
     stamps = [of_client for of_client in clients if len(of_client.times)]
     all_times = [of_client.times for of_client in stamps]
@@ -303,8 +303,7 @@ def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> C
     if step is None:
         return None
     clock = Clock(step, np.timedelta64(0, "us"), stamps[0].utc, form=stamps[0].form)
-    increases = all((np.diff(times) > np.timedelta64(0)).all() for times in all_times)
-    if stamps[0].is_count or not increases:
+    if stamps[0].is_count:
         return clock
     return _of_months(all_times, clock) or _of_weekdays(all_times, clock, may_lack_rows) or clock
 
@@ -347,7 +346,7 @@ def _of_weekdays(all_times: Sequence[Times], clock: Clock, may_lack_rows: bool) 
     """
     if may_lack_rows or any(((times - times[0]) % DAY).any() for times in all_times):
         return None
-    if clock.step > DAY and all(clock.at(times).holds(times).all() for times in all_times):
+    if clock.step > DAY and all(clock.shifted_to(times).holds(times).all() for times in all_times):
         return None
     days = np.unique(np.concatenate(all_times).astype("datetime64[D]"))
     has_row = np.bincount((days - _MONDAY).astype(np.int64) % 7, minlength=7) > 0
@@ -379,9 +378,8 @@ def on_the_clock(
     may_lack_rows: whether there may be more gaps than rows.
 
     Returns the values [T', N], T' >= T, and the position of the first row. Raises `DataError` for
-    times that are missing, unordered, repeated, irregular or mostly gaps.
+    times that are irregular or mostly gaps.
     """
-    _require_increasing(times, where, row)
     if clock is None or len(times) == 0:
         return values, 0
     positions = clock.positions(times)
@@ -422,24 +420,6 @@ def _why_irregular(times: Times, late: int, clock: Clock) -> str:
         f"{_text(clock.step)}; bring all rows to one step"
         f"{months if is_monthly else ''}"
     )
-
-
-def _require_increasing(times: Times, where: object, row: Callable[[int], str]) -> None:
-    if np.isnat(times).any():
-        raise DataError(f"{where}: {row(int(np.argmax(np.isnat(times))))} has no time")
-    disorder = np.flatnonzero(np.diff(times) <= np.timedelta64(0))
-    if disorder.size:
-        place = int(disorder[0]) + 1
-        before, after = times[place - 1], times[place]
-        if before == after:
-            raise DataError(
-                f"{where}: the time {_text(after)} comes twice, again in {row(place)}; keep one of "
-                "the rows"
-            )
-        raise DataError(
-            f"{where}: times must increase, but in {row(place)} {_text(after)} follows "
-            f"{_text(before)}; sort the rows by time"
-        )
 
 
 def _text(time: np.datetime64 | np.timedelta64) -> str:
@@ -503,7 +483,7 @@ def counts_excel_days(cells: Sequence[str]) -> bool:
         return False
     days = np.array(cells, dtype=np.float64)
     oldest, newest = _EXCEL_DAYS
-    return bool(((days > oldest) & (days < newest)).all() and (np.diff(days) >= 0).all())
+    return bool(((days > oldest) & (days < newest)).all())
 
 
 def look_like_times(cells: Sequence[str]) -> bool:

@@ -73,9 +73,6 @@ def series_of_frame(
         )
     if form.ids is not None:
         _require_distinct(flat[form.ids], names[form.ids])
-    head = Head(WHERE, names, time_place(names, flat))
-
-    tables = TableFormat("frame", re.compile("$."), "", lambda *_: FrameFile(flat, WHERE, head))
     choice: dict[str, object] = {"path": WHERE}
     choice |= {"client-column": [id_col]} if id_col else {}
     choice |= {"time-column": [time_col]} if time_col else {}
@@ -85,7 +82,7 @@ def series_of_frame(
     try:
         settings = settings_from({f"data.{key}": value for key, value in choice.items()}).data
         load = load_long if form.is_long else load_wide
-        clients = load(settings, tables)
+        clients = load(settings, form.tables)
         return checked_clients(clients, settings, WHERE)
     except (DataError, SettingsError) as error:
         message = str(error)
@@ -104,16 +101,12 @@ def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> K
 
     def read(settings: DataSettings, clock: Clock | None) -> Iterator[ClientSeries]:
         form = _form_of(frame, id_col, time_col, utc=None if clock is None else clock.utc)
-        head = Head(WHERE, form.names, time_place(form.names, form.flat))
-        tables = TableFormat(
-            "frame", re.compile("$."), "", lambda *_: FrameFile(form.flat, WHERE, head)
-        )
         changes = {
             "client_column": text_of([id_col] if id_col else []),
             "time_column": text_of([time_col] if time_col else []),
             "time_unit": form.unit,
         }
-        yield from load_covariates(settings.model_copy(update=changes), clock, tables)
+        yield from load_covariates(settings.model_copy(update=changes), clock, form.tables)
 
     return KnownTable("the frame of the future", "future", read)
 
@@ -192,6 +185,13 @@ class _Form:
     zone: tzinfo | None
     unit: str
     times: Any
+
+    @property
+    def tables(self) -> TableFormat:
+        """The format of this frame, whatever the path."""
+        head = Head(WHERE, self.names, time_place(self.names, self.flat))
+        opened = FrameFile(self.flat, WHERE, head)
+        return TableFormat("frame", re.compile("$."), "", lambda *_: opened)
 
 
 def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) -> _Form:

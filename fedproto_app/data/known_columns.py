@@ -70,12 +70,12 @@ def with_known_columns(
             f"data.calendar = 'week': models see a weekday where a period is a day, but a step of "
             f"{where} is {clock.rhythm}; phase is the place in the period"
         )
-    given = sorted({column for client in clients for column in client.columns})
-    if not given and not settings.has_known:
-        return list(clients)
+    available = sorted({column for client in clients for column in client.columns})
     series = list(clients)
+    if not available and not settings.has_known:
+        return series
     if settings.known:
-        chosen = {c for c in given if any(column.gives(c) for column in settings.known_columns)}
+        chosen = {c for c in available if any(k.gives(c) for k in settings.known_columns)}
         series = [
             _selected(client, [c for c in client.columns if c in chosen]) for client in series
         ]
@@ -91,7 +91,7 @@ def with_known_columns(
     columns = series[0].columns
     for column in settings.known_columns:
         if not any(map(column.gives, columns)):
-            _refuse_missing(column.name, given, settings, where)
+            _refuse_missing(column.name, available, settings, where)
     # An order that is the same at every site, wherever its columns come from.
     order = [c for column in settings.known_columns for c in columns if column.gives(c)]
     order = order or sorted(columns)
@@ -117,23 +117,28 @@ def as_trained(settings: DataSettings, columns: Sequence[str]) -> DataSettings:
             texts.setdefault(name, []).append(text)
         else:
             texts[column] = []
-    known = [KnownColumn(name, tuple(of_name), bool(of_name)) for name, of_name in texts.items()]
-    return settings.model_copy(update={"known": text_of(column.text for column in known)})
+    listed_columns = (
+        KnownColumn(name, tuple(listed), bool(listed)) for name, listed in texts.items()
+    )
+    known_text = text_of(column.text for column in listed_columns)
+    return settings.model_copy(update={"known": known_text})
 
 
-def _refuse_missing(name: str, given: Sequence[str], settings: DataSettings, where: str) -> None:
+def _refuse_missing(
+    name: str, available: Sequence[str], settings: DataSettings, where: str
+) -> None:
     """Raise `DataError` for a column of ``data.known`` that the source does not have."""
-    if not given:
+    if not available:
         raise DataError(
             f"data.known = {settings.known!r}: {where} has no columns beside the clients' values; "
             "put those that are known in advance into a table of their own, data.covariates"
         )
-    names = [column.partition("=")[0] for column in given]
+    names = [column.partition("=")[0] for column in available]
     require_available([name], list(dict.fromkeys(names)), "known", "column", where)
 
 
 def _selected(series: ClientSeries, columns: Sequence[str]) -> ClientSeries:
-    """Return the series with these of its known columns alone, in this order."""
+    """Return the series with only these known columns, in this order."""
     places = [series.columns.index(column) for column in columns]
     return replace(series, columns=tuple(columns), known=series.known[:, places])
 
@@ -172,9 +177,9 @@ def _with_covariates(
         if must_meet:
             _require_common_times(client, of_client, table.name)
         rows = max(len(client.values), len(client.known), of_client.end - client.start)
-        own = _placed(client, client, rows)
-        known = np.concatenate([own, _placed(of_client, client, rows)], axis=1)
-        joined.append(replace(client, known=known, columns=(*client.columns, *of_client.columns)))
+        blocks = [_placed(series, client, rows) for series in (client, of_client)]
+        columns_of_both = (*client.columns, *of_client.columns)
+        joined.append(replace(client, known=np.hstack(blocks), columns=columns_of_both))
     return joined
 
 
@@ -202,9 +207,9 @@ def _with_future(
 ) -> list[ClientSeries]:
     """Return the clients with so many rows of a table after their last value, and its earlier rows
     where they have none."""
-    wanted = [column.text for column in settings.known_columns]
+    texts = [column.text for column in settings.known_columns]
     try:
-        columns = _read(table, wanted, clients, settings, where)
+        columns = _read(table, texts, clients, settings, where)
         extended = []
         for client in clients:
             of_client = columns.get("") or columns.get(client.name)
@@ -225,7 +230,7 @@ def _with_future(
 
 
 def with_columns(series: ClientSeries, columns: Sequence[str], where: str) -> ClientSeries:
-    """Return the series with the known columns of a training alone, in its order.
+    """Return the series with only the known columns of a training, in its order.
 
     Raises `DataError` for a column that the series lacks. where: the name of the data in messages.
     """
@@ -257,7 +262,7 @@ def _read(
     settings: DataSettings,
     where: str,
 ) -> Mapping[str, ClientSeries]:
-    """Return these columns of a table by client, of "" if they are of all clients.
+    """Return these columns of a table by client, under "" if all clients share them.
 
     columns: as ``data.known`` names them. Raises `DataError` if no client is in the table.
     """
@@ -334,8 +339,10 @@ def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
     A column that ends before the client's values is not continued, and gaps after these stay, so
     that a forecast that needs them is refused.
     """
+    import pandas as pd
+
     counts: Counter[str] = Counter()
-    filled, gaps = [], 0
+    filled = []
     for client in clients:
         is_missing = np.isnan(client.known)
         present = np.flatnonzero(np.isfinite(client.values))
@@ -348,30 +355,16 @@ def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
                 f"{shares[worst]:.0%} of the rows up to its last value, more than "
                 f"{_MOST_MISSING:.0%}"
             )
-        known = client.known.copy()
-        past = known[: len(client.values)]
-        is_before_a_value = np.maximum.accumulate(~np.isnan(past)[::-1], axis=0)[::-1]
-        past[:] = np.where(is_before_a_value, _carried(past), past)
-        were_filled = (is_missing & ~np.isnan(known)).sum(axis=0)
-        gaps += bool(were_filled.any())
-        counts.update(dict(zip(client.columns, were_filled.tolist(), strict=True)))
-        filled.append(replace(client, known=known))
-    if not gaps:
-        return filled
+        past, ahead = np.split(client.known, [len(client.values)])
+        past = pd.DataFrame(past).ffill(limit_area="inside").to_numpy()
+        were_filled = is_missing[: len(past)] & ~np.isnan(past)
+        counts.update(dict(zip(client.columns, were_filled.sum(axis=0).tolist(), strict=True)))
+        filled.append(replace(client, known=np.concatenate([past, ahead])))
     texts = ", ".join(f"{count} of {column!r}" for column, count in counts.items() if count)
+    if not texts:
+        return filled
     note = f"missing values of columns known in advance take the last value before: {texts}"
     return [replace(client, notes=(*client.notes, note)) for client in filled]
-
-
-def _carried(known: Matrix) -> Matrix:
-    """Return the columns [T', k] with the last value before in place of a missing one.
-
-    Missing values at the start stay NaN.
-    """
-    rows = np.arange(len(known))[:, None]
-    last = np.maximum.accumulate(np.where(np.isnan(known), -1, rows), axis=0)
-    columns = np.arange(known.shape[1])
-    return np.where(last >= 0, known[np.maximum(last, 0), columns], np.nan)
 
 
 @dataclass(frozen=True)
@@ -398,11 +391,11 @@ def judged(name: str, clients: Sequence[ClientSeries]) -> Beside:
     shares: dict[str, float] = {}
     sizes: dict[str, float] = {}
     for client in clients:
-        known, present = client.known[:, places], np.flatnonzero(np.isfinite(client.values))
+        cells, present = client.known[:, places], np.flatnonzero(np.isfinite(client.values))
         if not present.size:
             continue
-        is_missing = np.asarray(np.isnan(known).any(axis=1))
-        complete = known[~is_missing]
+        is_missing = np.asarray(np.isnan(cells).any(axis=1))
+        complete = cells[~is_missing]
         shares[client.name] = float(is_missing[present[0] : present[-1] + 1].mean())
         sizes[client.name] = float(np.sqrt((complete**2).mean())) if complete.size else 0.0
         varies |= bool(complete.size and (np.ptp(complete, axis=0) > 0).any())
@@ -434,8 +427,9 @@ def _moved(client: ClientSeries, place: int) -> int | None:
     for distance in range(min(_MOST_MOVED, len(values) // 2) + 1):
         early, late = slice(0, len(values) - distance), slice(distance, None)
         for first, second in ((values[early], column[late]), (values[late], column[early])):
-            both = np.isfinite(first) & np.isfinite(second)
-            if both.any() and np.ptp(first[both]) > 0 and (first[both] == second[both]).all():
+            present = np.isfinite(first) & np.isfinite(second)
+            first, second = first[present], second[present]
+            if first.size and np.ptp(first) > 0 and (first == second).all():
                 return distance
     return None
 
@@ -472,16 +466,16 @@ def with_calendar(
     names = calendar_names(settings)
     if not names:
         return series
-    others = _selected(series, [c for c in series.columns if c not in names])
-    rows = max(len(others.known), len(series.values) + steps)
+    covariates = _selected(series, [c for c in series.columns if c not in names])
+    rows = max(len(covariates.known), len(series.values) + steps)
     if series.clock is None:
         key = "holidays" if settings.holidays else "calendar"
         raise DataError(
             f"data.{key} = {getattr(settings, key)!r}: needs times with dates, and {where} has none"
         )
     columns = calendar_columns(series.clock, series.start + np.arange(rows), settings)
-    known = np.concatenate([_placed(others, series, rows), columns], axis=1)
-    return replace(series, known=known, columns=(*others.columns, *names))
+    cells = np.hstack([_placed(covariates, series, rows), columns])
+    return replace(series, known=cells, columns=(*covariates.columns, *names))
 
 
 def calendar_names(settings: DataSettings) -> tuple[str, ...]:

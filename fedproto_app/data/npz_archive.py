@@ -84,6 +84,15 @@ class Archive:
                 f"expected, found {', '.join(sorted(unexpected))}"
             )
 
+    def numbers(self, name: str, axes: int, expected: str) -> Array:
+        """Return an array of numbers with so many axes. expected: its shape in messages."""
+        numbers = self.array(name)
+        if numbers.dtype.kind not in "iuf":
+            raise DataError(f"{self._where(name)} holds {numbers.dtype}, not numbers")
+        if numbers.ndim != axes:
+            raise DataError(f"{self._where(name)} has shape {numbers.shape}, expected {expected}")
+        return numbers
+
     def column(self, name: str, kinds: str) -> Array:
         """Return a 1-D array. kinds: allowed types, "iu" integers, "f" real numbers, "U" texts."""
         values = self.array(name)

@@ -47,17 +47,15 @@ def value_of(cell: str, style: Style = "plain") -> float | None:
     pattern = _PLAIN if style == "plain" else _PATTERNS[style]
     if not pattern.fullmatch(cell):
         return None
-    return float(_as_plain(cell, style)) if style != "plain" else float(cell)
+    if style != "plain":
+        thousands, _ = _WRITTEN[style]
+        cell = re.sub(thousands, "", cell).replace(",", ".")
+    return float(cell)
 
 
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number in any style."""
     return any(pattern.fullmatch(cell) for pattern in _PATTERNS.values())
-
-
-def _as_plain(cell: str, style: Literal["point", "comma"]) -> str:
-    thousands, _ = _WRITTEN[style]
-    return re.sub(thousands, "", cell).replace(",", ".")
 
 
 def numbers_in(column: Series, style: Style) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

@@ -52,11 +52,6 @@ def reading_of(path: Path, answers: Answers | None = None) -> Reading:
     raise DataError(f"{path}: no source reads such a file{remedy}; these are read: {readable}")
 
 
-def source_of(path: Path) -> str:
-    """Return the source that reads this path."""
-    return reading_of(path).source
-
-
 def advice(data: DataSettings) -> str:
     """Return a hint at settings that may read the path, "" if none do or they are set already."""
     answers = {"data.columns": data.columns} if data.columns else {}

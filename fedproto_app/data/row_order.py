@@ -10,7 +10,7 @@ that a logger stamps a little late are rounded to the step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
@@ -39,11 +39,35 @@ _ROUND_STEPS = np.array(
 _LARGEST_JITTER = 0.05  # of a step; times farther from the step are refused
 
 
+def row_number(place: int) -> str:
+    """Return the name of a row in messages, by its place in the file."""
+    return f"row {place + 1}"
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of a client, or of several clients that share them, in the order of the file.
+
+    stamps: [T], None if the rows are counted. values: [T, N + k], a column for each client, and k
+    columns known in advance. clients: their names, N. where, row: the names of the file and, by its
+    place, of a row in messages. places: of these rows in the file, [T], by default all of them.
+    notes: what a person should know of how the file was read.
+    """
+
+    stamps: Stamps | None
+    values: Matrix
+    where: object
+    clients: Sequence[str] = ()
+    row: RowName = row_number
+    places: NDArray[np.intp] | None = None
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class TimedRows:
     """Rows in the order of time.
 
-    stamps: [T]. values: [T, N]. places: the place of each row in the file, [T]. notes: what a
+    stamps: [T]. values: [T, N + k]. places: the place of each row in the file, [T]. notes: what a
     person should know of how they were put in order. counts: further notes with the number of rows
     that each applies to, which `with_counts` adds over the clients.
     """
@@ -55,16 +79,13 @@ class TimedRows:
     counts: dict[str, int] = field(default_factory=dict)
 
 
-def with_counts(rows: Mapping[str, TimedRows]) -> dict[str, TimedRows]:
-    """Return the rows of all clients of a file with its counts among their notes."""
+def with_counts(rows: Sequence[TimedRows]) -> list[TimedRows]:
+    """Return the rows of all clients of a source with the total of each count among their notes."""
     counts: Counter[str] = Counter()
-    for of_client in rows.values():
+    for of_client in rows:
         counts.update(of_client.counts)
     notes = tuple(f"{note}: {count:,}" for note, count in counts.items() if count)
-    return {
-        name: replace(of_client, notes=(*of_client.notes, *notes))
-        for name, of_client in rows.items()
-    }
+    return [replace(of_client, notes=(*of_client.notes, *notes)) for of_client in rows]
 
 
 class TimeTwice(DataError):
@@ -75,48 +96,34 @@ class TimeTwice(DataError):
         self.rows = rows
 
 
-def row_number(place: int) -> str:
-    """Return the name of a row in messages, by its place in the file."""
-    return f"row {place + 1}"
+def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> TimedRows:
+    """Return rows with times in the order of time.
 
+    zone: of local times, such as Europe/Berlin, or "". repeated: how rows of the same time are
+    treated.
 
-def in_order(
-    stamps: Stamps,
-    values: Matrix,
-    where: object,
-    zone: str = "",
-    row: RowName = row_number,
-    notes: tuple[str, ...] = (),
-    places: NDArray[np.intp] | None = None,
-    repeated: Repeated = "refuse",
-) -> TimedRows:
-    """Return the rows of a client, or of a file of clients, in the order of time.
-
-    stamps: [T] in the order of the file. values: [T, N]. places: of these rows in the file, [T].
-    None: they are all of its rows. zone: of local times, such as Europe/Berlin, or "".
-    where, row: names of the file and, by its place, of a row in messages. notes: on how the file
-    was read. repeated: how rows of the same time are treated. Missing times stay for the clock to
-    refuse.
-
-    Raises `TimeTwice` for a time with two values, and `DataError` for an unknown zone, and for a
-    local time that the zone does not have, or has twice with nothing to show which of them it is.
+    Raises `TimeTwice` for a time with two values, and `DataError` for a missing time, an unknown
+    zone, and a local time that the zone does not have, or has twice with nothing to show which of
+    them it is.
     """
-    in_file = np.arange(len(stamps.times)) if places is None else places
+    stamps, values, where, row = rows.stamps, rows.values, rows.where, rows.row
+    assert stamps is not None  # rows that are counted are in order
+    in_file = np.arange(len(stamps.times)) if rows.places is None else rows.places
+    if (missing := np.isnat(stamps.times)).any():
+        raise DataError(f"{where}: {row(int(in_file[missing.argmax()]))} has no time")
     if zone:
         stamps = _in_utc(stamps, zone, where, lambda place: row(int(in_file[place])))
-    notes = (*notes, *stamps.notes)
-    if np.isnat(stamps.times).any():
-        return TimedRows(stamps, values, in_file, notes)
+    notes = (*rows.notes, *stamps.notes)
     order = np.arange(len(stamps.times))
     if (np.diff(stamps.times) < np.timedelta64(0)).any():
         _, firsts = np.unique(stamps.times, return_index=True)
         notes = (*notes, SORTED) if (np.diff(firsts) < 0).any() else notes
         order = np.argsort(stamps.times, kind="stable")
-        stamps, values = _at(stamps, stamps.times[order]), values[order]
-    rows = _rounded(TimedRows(stamps, values, in_file[order], notes))
-    if (np.diff(rows.stamps.times) > np.timedelta64(0)).all():
-        return rows
-    unique, counts = np.unique(rows.stamps.times, return_counts=True)
+        stamps, values = replace(stamps, times=stamps.times[order]), values[order]
+    ordered = _rounded(TimedRows(stamps, values, in_file[order], notes))
+    if (np.diff(ordered.stamps.times) > np.timedelta64(0)).all():
+        return ordered
+    unique, counts = np.unique(ordered.stamps.times, return_counts=True)
     is_local = not stamps.utc and not stamps.is_count
     if is_local and (nights := _hours_twice(unique, counts)) is not None:
         note = (
@@ -125,10 +132,15 @@ def in_order(
             "values are averaged (data.time-zone keeps both)"
         )
         firsts = np.cumsum(counts) - counts
-        means = _of_groups(rows.values, counts, "mean")
-        in_file = rows.places[firsts]
-        return TimedRows(_at(stamps, unique), means, in_file, (*rows.notes, note), rows.counts)
-    return _each_time_once(rows, counts, where, row, repeated)
+        means = _of_groups(ordered.values, counts, "mean")
+        return replace(
+            ordered,
+            stamps=replace(stamps, times=unique),
+            values=means,
+            places=ordered.places[firsts],
+            notes=(*ordered.notes, note),
+        )
+    return _each_time_once(ordered, counts, where, row, repeated)
 
 
 def _each_time_once(
@@ -136,7 +148,7 @@ def _each_time_once(
     counts: NDArray[np.intp],
     where: object,
     row: RowName,
-    repeated: Repeated = "refuse",
+    repeated: Repeated,
 ) -> TimedRows:
     """Return each time once, if the values present agree. Raises `TimeTwice` if they do not.
 
@@ -152,29 +164,29 @@ def _each_time_once(
         alike = np.arange(firsts[group], firsts[group] + counts[group])
         present = alike[np.isfinite(rows.values[alike, column])]
         values = rows.values[present, column]
-        other = int(np.flatnonzero(values != values[0])[0])
-        first_row, second_row = int(rows.places[present[0]]), int(rows.places[present[other]])
+        contrary = int(np.flatnonzero(values != values[0])[0])
+        first_row, second_row = int(rows.places[present[0]]), int(rows.places[present[contrary]])
         time, times = rows.stamps.times[firsts[group]], int(wrong.any(axis=1).sum())
         more = f" (in all {times} times do)" if times > 1 else ""
         zone = "; if clocks went back then, set data.time-zone" if _may_be_set_back(time) else ""
         raise TimeTwice(
             f"{where}: the time {time.item()} comes twice with different values, "
-            f"{values[0]:.15g} in {row(first_row)} and {values[other]:.15g} in {row(second_row)}"
+            f"{values[0]:.15g} in {row(first_row)} and {values[contrary]:.15g} in {row(second_row)}"
             f"{more}{'' if rows.stamps.utc or rows.stamps.is_count else zone}",
             (first_row, second_row),
         )
     contradicting = int((counts - 1)[wrong.any(axis=1)].sum())
-    counted = {
+    further_counts = {
         "rows left out that repeat the time and values of another": int((counts - 1).sum())
         - contradicting,
         f"rows with the time of another and other values, whose {repeated} is taken": contradicting,
     }
     return TimedRows(
-        _at(rows.stamps, rows.stamps.times[firsts]),
+        replace(rows.stamps, times=rows.stamps.times[firsts]),
         lowest,
         rows.places[firsts],
         rows.notes,
-        rows.counts | counted,
+        rows.counts | further_counts,
     )
 
 
@@ -201,22 +213,18 @@ def _rounded(rows: TimedRows) -> TimedRows:
     stray = np.abs(late) > _LARGEST_JITTER * step
     if (stray & np.isfinite(rows.values).any(axis=1)).any():
         return rows
-    kept, notes = ~stray, rows.notes
+    is_near, notes = ~stray, rows.notes
     if count := int(stray.sum()):
         first = times[int(stray.argmax())].item()
         notes = (*notes, f"rows left out between the steps, without a value: {count}, at {first}")
-    rounded = int((late[kept] != np.timedelta64(0)).sum())
+    rounded = int((late[is_near] != np.timedelta64(0)).sum())
     return TimedRows(
-        _at(rows.stamps, (times - late)[kept]),
-        rows.values[kept],
-        rows.places[kept],
+        replace(rows.stamps, times=(times - late)[is_near]),
+        rows.values[is_near],
+        rows.places[is_near],
         notes,
         {f"times a little off the step of {step.item()} that are rounded to it": rounded},
     )
-
-
-def _at(stamps: Stamps, times: Times) -> Stamps:
-    return replace(stamps, times=times)
 
 
 def _of_groups(values: Matrix, counts: NDArray[np.intp], take: Literal["mean", "last"]) -> Matrix:
@@ -253,11 +261,7 @@ def _may_be_set_back(local: np.datetime64) -> bool:
 
 
 def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
-    """Return local times in UTC.
-
-    Of a local time that comes twice, the first row is summer time, also in a file that runs
-    backwards.
-    """
+    """Return local times in UTC. A file may run backwards."""
     import pandas as pd
 
     try:
@@ -270,54 +274,34 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
     if stamps.utc or stamps.is_count:
         kind = "numbers of steps" if stamps.is_count else "an offset or count from 1970"
         raise DataError(f"{where}: data.time-zone is for local times, but its times are {kind}")
+    is_backward = 2 * (np.diff(stamps.times) < np.timedelta64(0)).sum() >= len(stamps.times)
+    direction = slice(None, None, -1 if is_backward else 1)
     local = pd.DatetimeIndex(stamps.times)
-    count = len(local)
-    summer, winter = (
-        local.tz_localize(zone, ambiguous=np.full(count, is_summer), nonexistent="NaT")
+    readings = [
+        local.tz_localize(zone, ambiguous=np.full(len(local), is_summer), nonexistent="NaT")
         for is_summer in (True, False)
-    )
-    has_time = ~np.isnat(stamps.times)
-    if (never := np.asarray(summer.isna()) & has_time).any():
+    ]
+    times, winter = readings
+    if (never := np.asarray(times.isna())).any():
         place = int(never.argmax())
         raise DataError(
             f"{where}: {local[place]} in {row(place)} does not exist in {zone}, as clocks went "
             "forward; leave data.time-zone out if times are of another zone"
         )
-    is_summer = np.ones(count, dtype=np.bool_)
-    if (twice := np.asarray(summer != winter) & has_time).any():
-        first_of_two = _is_first_of_two(stamps.times, twice)
-        if (alone := twice & ~_comes_twice(stamps.times)).any() or first_of_two is None:
-            place = int((alone if alone.any() else twice).argmax())
-            why = "and comes once" if alone.any() else "and rows are in no order"
-            readings = (str(times[place].tz_convert("UTC")) for times in (summer, winter))
+    if (twice := np.asarray(times != winter)).any():
+        try:  # by their order, the rows before the step back are of summer time
+            times = local[direction].tz_localize(zone, ambiguous="infer")
+            are_in_order = times.is_monotonic_increasing
+        except Exception:  # ValueError in pandas 3, an error of pytz in pandas 2
+            are_in_order = False
+        if not are_in_order:
+            place = int(twice.argmax())
+            in_utc = (str(reading[place].tz_convert("UTC")) for reading in readings)
             raise DataError(
-                f"{where}: {local[place]} in {row(place)} may be {' or '.join(readings)}, as "
-                f"clocks went back in {zone}, {why}; write times with an offset, or leave "
-                "data.time-zone out to take them as written"
+                f"{where}: {local[place]} in {row(place)} may be {' or '.join(in_utc)}, as clocks "
+                f"went back in {zone}, and the order of the rows does not show which; write times "
+                "with an offset, or leave data.time-zone out to take them as written"
             )
-        is_summer = first_of_two
-    times = pd.DatetimeIndex(summer.where(is_summer, winter)).tz_convert("UTC").tz_localize(None)
-    return Stamps(times.to_numpy(dtype="datetime64[us]"), utc=True)
-
-
-def _comes_twice(times: Times) -> NDArray[np.bool_]:
-    """Return which of these times [T] come exactly twice."""
-    _, groups, counts = np.unique(times, return_inverse=True, return_counts=True)
-    return np.asarray(counts[groups] == 2)
-
-
-def _is_first_of_two(times: Times, twice: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-    """Return which rows [T] come first in time among two rows of equal time.
-
-    twice: the rows whose hour comes twice. Rows may run backwards in the file. Returns None if they
-    are in no order, so that nothing shows which of two is first.
-    """
-    is_backward = 2 * (np.diff(times) < np.timedelta64(0)).sum() > len(times) - 1
-    direction = slice(None, None, -1 if is_backward else 1)
-    forward, inside = times[direction], twice[direction]
-    jumps = np.flatnonzero(np.diff(forward) < np.timedelta64(0))
-    if not (inside[jumps] & inside[jumps + 1]).all():
-        return None
-    is_first = np.zeros(len(times), dtype=np.bool_)
-    is_first[np.unique(forward, return_index=True)[1]] = True
-    return is_first[direction]
+        times = times[direction]
+    naive = times.tz_convert("UTC").tz_localize(None)
+    return Stamps(naive.to_numpy(dtype="datetime64[us]"), utc=True)

@@ -38,7 +38,7 @@ class Scale:
     is_negative: bool
 
     @classmethod
-    def of(cls, trained: Vector, earlier: Vector, period: int) -> Scale:
+    def of_series(cls, trained: Vector, earlier: Vector, period: int) -> Scale:
         """Return the scale of a series.
 
         trained: [n], the values of the train part. earlier: [m], all values up to the last train
@@ -102,7 +102,8 @@ class TrainedSeries:
                 bool(numbers["is_negative"]),
             )
             of_clock = [value for name, value in numbers.items() if name.startswith("clock-")]
-            return cls(scale, int(numbers["end"]), Clock.of(of_clock) if of_clock else None)
+            clock = Clock.from_numbers(of_clock) if of_clock else None
+            return cls(scale, int(numbers["end"]), clock)
         except KeyError as error:
             raise DataError(f"client {client!r}: its kept model has no number {error}") from None
 

@@ -9,8 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import Clock, Matrix, common_clock, on_the_clock
-from fedproto_app.data.row_order import RowName, TimedRows, row_number
+from fedproto_app.data.clock import (
+    LARGEST_GRID_PER_ROW,
+    Clock,
+    Matrix,
+    Times,
+    common_clock,
+    on_the_clock,
+    sampling_step,
+)
+from fedproto_app.data.row_order import FileRows, TimedRows, in_order, with_counts
+from fedproto_app.settings import DataSettings
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class ColumnNames:
 class ClientSeries:
     """One client's values and columns known in advance, on one clock.
 
-    name: unique within its source; it seeds the client's randomness and names its state.
+    name: unique within its source. It seeds the client's randomness and names its state.
     values: [T] float64, regularly sampled, NaN where a value is missing.
     start: position of ``values[0]`` on the source's clock, in steps. Equal positions of
         two clients are the same time, and positions that are equal modulo the period have the same
@@ -85,69 +94,90 @@ class ClientSeries:
         return replace(self, values=values, known=self.known[first:], start=self.start + first)
 
     def with_future(self, future: Matrix) -> ClientSeries:
-        """Return the series with these rows [n, k] of the known columns after its last value.
-
-        They take the place of those that it had. Raises `DataError` for another number of columns.
-        """
-        if future.ndim != 2 or future.shape[1] != len(self.columns):
-            names = f" ({', '.join(self.columns)})" if self.columns else ""
-            raise DataError(
-                f"client {self.name!r}: its future is an array {future.shape}, expected a column "
-                f"for each of its {len(self.columns)} known columns{names}"
-            )
+        """Return the series with only these rows [n, k] of the known columns after its last
+        value."""
         past = self.known[: len(self.values)]
-        return replace(self, known=np.concatenate([past, future]) if self.columns else past)
+        return replace(self, known=np.concatenate([past, future]))
 
 
-def counted_columns(
-    names: Sequence[str],
-    values: Matrix,
-    notes: tuple[str, ...] = (),
-    columns: ColumnNames | None = None,
+def series_of(
+    sources: Sequence[FileRows],
+    settings: DataSettings,
+    table: ColumnNames | None = None,
     known: tuple[str, ...] = (),
+    usual: Clock | None = None,
 ) -> Iterator[ClientSeries]:
-    """Yield a client for each column of values [T, N + k] without times. All start at 0.
+    """Yield the clients of these rows on the regular grid of their common clock.
 
-    known: the names of the last k columns, with values known in advance.
+    sources: either all have times, or none has, and then all clients start at 0. table: the columns
+    of the table that they are from. known: the names of the last columns of values. usual: the
+    clock of times that show none. A usual clock of the calendar is also the clock of other times,
+    and rows on days without a step are left out.
+
+    Raises `DataError` for times that cannot be put in order or that do not fit the clock.
     """
-    clients = values.T[: len(names)]
-    for name, column in zip(names, clients, strict=True):
-        series = ClientSeries(name, column, table=columns, notes=notes)
-        yield replace(series, known=values[:, len(names) :], columns=known) if known else series
+    if sources[0].stamps is not None:
+        placed = _on_one_clock(sources, settings, usual)
+    elif settings.time_zone:
+        raise DataError(
+            f"data.time-zone = {settings.time_zone!r}: {sources[0].where} has no column of times"
+        )
+    else:
+        placed = ((source.values, 0, None, source.notes) for source in sources)
+    for source, (values, start, clock, notes) in zip(sources, placed, strict=True):
+        clients, count = source.clients, len(source.clients)
+        in_advance = values[:, count:] if known else np.empty((0, 0))
+        for name, of_client in zip(clients, values.T[:count], strict=True):
+            series = ClientSeries(name, of_client, start, clock=clock, table=table, notes=notes)
+            yield replace(series, known=in_advance, columns=known)
 
 
-def columns_on_a_clock(
-    names: Sequence[str],
-    rows: TimedRows,
-    where: object,
-    clock: Clock | None = None,
-    row: RowName = row_number,
-    *,
-    may_lack_rows: bool = False,
-    columns: ColumnNames | None = None,
-    known: tuple[str, ...] = (),
-) -> Iterator[ClientSeries]:
-    """Yield a client for each column of values, on the regular grid of the clock.
+def _on_one_clock(
+    sources: Sequence[FileRows], settings: DataSettings, usual: Clock | None
+) -> Iterator[tuple[Matrix, int, Clock | None, tuple[str, ...]]]:
+    """Yield the values of each source on the grid, their start, their clock and the notes."""
+    may_lack_rows = settings.missing == "zero"
+    zone, repeated = settings.time_zone, settings.repeated
+    ordered = with_counts([in_order(source, zone, repeated) for source in sources])
+    common = common_clock((rows.stamps for rows in ordered), may_lack_rows=may_lack_rows)
+    if usual is not None and (common is None or usual.is_of_calendar):
+        common, ordered = usual, [_on_days_of(usual, rows) for rows in ordered]
+    for source, rows in zip(sources, ordered, strict=True):
+        times = rows.stamps.times
+        if not may_lack_rows:
+            _require_step(times, common, source.where)
+        clock = common.shifted_to(times) if common and len(times) else common
 
-    rows: their values are [T, N + k]. known: the names of the last k columns, see above.
-    clock: shared with other clients, None for these rows' clock. row: the name of a row
-    in messages, by its place in the file. may_lack_rows: see `on_the_clock`, whose `DataError` this
-    raises too.
-    """
-    stamps = rows.stamps
-    clock = clock or common_clock([stamps], may_lack_rows=may_lack_rows)
-    clock = clock.at(stamps.times) if clock and len(stamps.times) else clock
-    values, start = on_the_clock(
-        stamps.times,
-        rows.values,
-        clock,
-        where,
-        lambda place: row(int(rows.places[place])),
-        may_lack_rows=may_lack_rows,
-    )
-    clock = None if stamps.is_count or not len(stamps.times) else clock
-    for series in counted_columns(names, values, rows.notes, columns, known):
-        yield replace(series, start=start, clock=clock)
+        def row(place: int, source: FileRows = source, rows: TimedRows = rows) -> str:
+            return source.row(int(rows.places[place]))
+
+        values, start = on_the_clock(
+            times, rows.values, clock, source.where, row, may_lack_rows=may_lack_rows
+        )
+        has_clock = not rows.stamps.is_count and len(times)
+        yield values, start, clock if has_clock else None, rows.notes
+
+
+def _on_days_of(clock: Clock, rows: TimedRows) -> TimedRows:
+    """Return the rows without those on weekdays that have no step, with a note."""
+    has_step = np.is_busday(rows.stamps.times.astype("datetime64[D]"), weekmask=clock.week)
+    if clock.months or has_step.all():
+        return rows
+    note = f"rows on other days than the series' are left out: {clock.words}"
+    stamps = replace(rows.stamps, times=rows.stamps.times[has_step])
+    return TimedRows(stamps, rows.values[has_step], rows.places[has_step], (*rows.notes, note))
+
+
+def _require_step(times: Times, clock: Clock | None, where: object) -> None:
+    """Raise `DataError` for a client with another step, before its rows look irregular."""
+    step = sampling_step(times)
+    if step is None or clock is None or clock.is_of_calendar:
+        return
+    if step % clock.step or step > LARGEST_GRID_PER_ROW * clock.step:
+        raise DataError(
+            f"{where}: its times are mostly {step.item()} apart, but the step of all "
+            f"clients is {clock.step.item()}; resample them to one step"
+        )
 
 
 def notes_of(clients: Sequence[ClientSeries]) -> list[str]:

@@ -22,8 +22,8 @@ def read_once(
     """Return what `read(settings, *further)` returns, from memory if this process read it before.
 
     A file that has changed since is read again. In a folder only the files directly in it are
-    checked. keep: whether the content stays in memory for the next call, in place of what was read
-    before. The caller must not change it.
+    checked. keep: whether the content stays in memory for the next call, instead of the previous
+    content. The caller must not change it.
     """
     key = (read, settings, further, _stamps(settings.path), _stamps(settings.covariates))
     if _newest and _newest[0][0] == key:

@@ -51,7 +51,7 @@ def require_meaning(settings: DataSettings) -> None:
         value = getattr(settings, name)
         if name in source.keys or value == DataSettings.model_fields[name].default:
             continue
-        takers = " or ".join(repr(other.name) for other in sources.values() if name in other.keys)
+        takers = " or ".join(repr(taker.name) for taker in sources.values() if name in taker.keys)
         hint = f"; {source.hints[name]}" if name in source.hints else ""
         raise SettingsError(
             f"data.{kebab(name)} = {value!r}: for data.source = {takers}, not for "
@@ -104,7 +104,7 @@ def loaded_from(settings: DataSettings, holds: str) -> tuple[object, str]:
         _require_path(settings, source.path)
         return source.load(settings), settings.path
     if settings.path:
-        with_path = [other.name for other in sources.values() if other.path != "no path"]
+        with_path = [reader.name for reader in sources.values() if reader.path != "no path"]
         raise DataError(
             f"data.path = {settings.path!r}: source {name} reads no path; set data.source to one "
             f"that does: {', '.join(with_path)}"

@@ -35,10 +35,10 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
     source = all_sources().get(settings.source)
     if source is not None and source.form in ("long", "folder"):
         # Each client has its own range of dates, so the steps count from its own start.
-        kept = [trimmed(series.part(0, steps or None)) for series in clients]
+        cut = [trimmed(series.part(0, steps or None)) for series in clients]
     else:
-        kept = _first_steps([trimmed(series) for series in clients], steps)
-    return [_up_to_window(series, settings) for series in kept] if settings.backtest else kept
+        cut = _first_steps([trimmed(series) for series in clients], steps)
+    return [_up_to_window(series, settings) for series in cut] if settings.backtest else cut
 
 
 def load_histories(
@@ -122,15 +122,12 @@ def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[
     series_of_clients = list(clients.values())
     if settings.known or settings.covariates or any(c.columns for c in series_of_clients):
         # Rows after the newest value of any client are the future, and no missing values.
-        ends = [trimmed(client).end for client in series_of_clients if _has_value(client)]
+        up_to_last = [trimmed(client) for client in series_of_clients]
+        ends = [client.end for client in up_to_last if client.values.size]
         series_of_clients = [
             c.part(0, max(ends) - c.start) if ends else c for c in series_of_clients
         ]
     return _with_zeros(series_of_clients) if settings.missing == "zero" else series_of_clients
-
-
-def _has_value(series: ClientSeries) -> bool:
-    return bool(np.isfinite(series.values).any())
 
 
 def _with_zeros(clients: list[ClientSeries]) -> list[ClientSeries]:
@@ -147,8 +144,8 @@ def _padded(series: ClientSeries, end: int) -> ClientSeries:
     more = end - series.end if series.values.size else 0
     values = np.pad(np.nan_to_num(series.values, nan=0.0), (0, more))
     unknown = max(0, len(values) - len(series.known))
-    known = np.pad(series.known, ((0, unknown), (0, 0)), constant_values=np.nan)
-    return replace(series, values=values, known=known)
+    padded = np.pad(series.known, ((0, unknown), (0, 0)), constant_values=np.nan)
+    return replace(series, values=values, known=padded)
 
 
 def _require_name(series: object, where: str) -> ClientSeries:
@@ -174,25 +171,25 @@ def _checked(series: ClientSeries, where: str) -> ClientSeries:
     if np.isinf(values).any():
         step = int(np.argmax(np.isinf(values)))
         raise DataError(f"{client}: value number {step + 1} is infinite")
-    known = _checked_known(series, client)
-    return replace(series, values=values, known=known, start=int(series.start))
+    in_advance = _checked_known(series, client)
+    return replace(series, values=values, known=in_advance, start=int(series.start))
 
 
 def _checked_known(series: ClientSeries, client: str) -> Matrix:
     """Return a float64 copy of the known columns [T', k]. Raises `DataError` if invalid."""
-    known = np.asarray(series.known)
-    if known.ndim != 2 or known.shape[1] != len(series.columns) or known.dtype.kind not in "iuf":
+    cells = np.asarray(series.known)
+    if cells.ndim != 2 or cells.shape[1] != len(series.columns) or cells.dtype.kind not in "iuf":
         raise DataError(
-            f"{client}: known is {known.dtype} {known.shape}, expected numbers [T', "
+            f"{client}: known is {cells.dtype} {cells.shape}, expected numbers [T', "
             f"{len(series.columns)}], a column for each of its names"
         )
-    if series.columns and len(known) < len(series.values):
+    if series.columns and len(cells) < len(series.values):
         raise DataError(
-            f"{client}: {len(known)} rows of known columns for {len(series.values)} values"
+            f"{client}: {len(cells)} rows of known columns for {len(series.values)} values"
         )
-    if np.isinf(known).any():
+    if np.isinf(cells).any():
         raise DataError(f"{client}: a known value is infinite")
-    return known.astype(np.float64)
+    return cells.astype(np.float64)
 
 
 def trimmed(series: ClientSeries) -> ClientSeries:

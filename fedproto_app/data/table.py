@@ -75,8 +75,8 @@ _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
 class Head:
     """The column names of a file, before the columns are read.
 
-    times: the place of the column that looks like a time column, None without one. rows: the number
-    of rows before the first row of values, and above: of those before the names. notes: what a
+    times: the place of the column that looks like a time column, None without one. rows: how many
+    rows come before the first row of values. above: how many come before the names. notes: what a
     person should know of the header. index: the place of a column without a name that only numbers
     the rows, as pandas writes it, or that is empty because a delimiter ends each line.
     """
@@ -123,8 +123,8 @@ class Head:
 class Columns:
     """Which columns of a table are read, by place.
 
-    values: numbers. known: the columns that are known in advance; those of numbers are the last of
-    `values`, and the others are read as texts. joined: as `Head.joined` gives them.
+    values: columns of numbers, with the columns known in advance last. known: all columns known in
+    advance, which are read as texts if they are not in `values`. joined: as `Head.joined` gives.
     """
 
     values: list[int]
@@ -141,8 +141,8 @@ class Columns:
     @property
     def texts(self) -> list[int]:
         """The columns that are read as texts."""
-        rest = [place for place in self.known if place not in self.values]
-        return [*self.parts(self.times), *self.parts(self.clients), *rest]
+        known_texts = [place for place in self.known if place not in self.values]
+        return [*self.parts(self.times), *self.parts(self.clients), *known_texts]
 
     def parts(self, place: int | None) -> list[int]:
         """Return the places of the columns that are joined into this one, itself among them."""
@@ -200,15 +200,14 @@ class Table:
 
     @property
     def column_names(self) -> ColumnNames:
-        """Names of the columns of times, clients and, in the long form, values; the signs."""
+        """The names of the columns of times, clients and, in the long form, values."""
         times, clients = map(self.title, (self.columns.times, self.columns.clients))
-        is_unnamed = times == INDEX
         values = self.names[0] if clients and self.names else ""
-        names = "" if is_unnamed else times, values, clients
-        return ColumnNames(*names, self.delimiter, self.decimal)
+        times = "" if times == INDEX else times
+        return ColumnNames(times, values, clients, self.delimiter, self.decimal)
 
     def title(self, place: int | None) -> str:
-        """Return the name of a column, joined if it is; "" for None."""
+        """Return the name of a column, with its parts if it is joined, and "" for None."""
         sign = "/" if place == self.columns.clients else " "
         return sign.join(self.head.names[part] for part in self.columns.parts(place))
 
@@ -217,14 +216,14 @@ class Table:
         return f"{self.row} {self.first + int(self.texts.index[place])}"
 
     def select(self, rows: NDArray[np.intp]) -> Table:
-        """Return a table with only these rows, by place; rows keep their numbers in messages."""
+        """Return a table with only these rows, by place. They keep their numbers in messages."""
         import pandas as pd
 
         texts = {place: _encoded(column) for place, column in self.texts.iloc[rows].items()}
         return replace(self, texts=pd.DataFrame(texts), values=self.values[rows])
 
     def numbers(self) -> Matrix:
-        """Return the values [T, N], NaN where missing; raise `DataError` for other texts."""
+        """Return the values [T, N], NaN where missing. Raises `DataError` for other texts."""
         for fault in self.faults:
             if fault.row in self.texts.index:
                 raise DataError(
@@ -255,17 +254,17 @@ class Table:
         places = self.unfolded_from.values
         names, count = [self.head.names[place] for place in places], len(places)
         months = 12 // count
-        whole = replace(self, texts=self.texts.iloc[::count])
-        rows, twice = whole._stamps_of_rows(unit), whole.clients().duplicated().to_numpy()
+        folded = replace(self, texts=self.texts.iloc[::count])
+        rows, twice = folded._stamps_of_rows(unit), folded.clients().duplicated().to_numpy()
         if rows is None and twice.any():
             raise DataError(
-                f"{self.where}: {whole.row_of(int(twice.argmax()))} continues a client of a row "
+                f"{self.where}: {folded.row_of(int(twice.argmax()))} continues a client of a row "
                 "before it, but no column holds times; name the columns that tell the rows apart "
                 "with data.client-column, or that of the times with data.time-column"
             )
         if rows is None and all(map(is_date, names)):
             of_names, _ = read_times(pd.Series(names), unit, "the header", str, self.where)
-            return replace(of_names, times=np.tile(of_names.times, len(whole.texts)))
+            return replace(of_names, times=np.tile(of_names.times, len(folded.texts)))
         if rows is None or rows.is_count:
             starts = np.zeros(len(twice), "M8[s]") if rows is None else rows.times.astype("M8[s]")
             steps = (starts.astype(np.int64) * count)[:, None] + np.arange(count)
@@ -290,7 +289,9 @@ class Table:
         if place is None:
             return None
         # Each text is looked at once, as most times come once for each client.
-        name, column = self.title(place), self._encoded(place, numbers=unit == "excel")
+        name, column = self.title(place), self.texts[place]
+        if unit == "excel":
+            column = _encoded(column, numbers=True)
         title = f"column {name!r}" if name else "the first column (without a name: the times)"
         if column.dtype != "category" or column.isna().any():
             return stamps_of(self.texts[place], unit, title, self.row_of, self.where)
@@ -309,7 +310,7 @@ class Table:
         return replace(stamps, times=times[codes], notes=notes)
 
     def clients(self) -> Series:
-        """Return the client of each row as categories, [T]; "" without a column of clients."""
+        """Return the client of each row as categories, [T], "" without a column of clients."""
         import pandas as pd
 
         if self.columns.clients is None:
@@ -330,11 +331,7 @@ class Table:
         """Return the client of each row as the file writes it, as categories, [T]."""
         if self.columns.clients is None:
             return self.clients()
-        return self._encoded(self.columns.clients, numbers=True)
-
-    def _encoded(self, place: int, *, numbers: bool) -> Series:
-        column = self.texts[place]
-        return column if column.dtype == "category" else _encoded(column, numbers=numbers)
+        return self.texts[self.columns.clients]
 
 
 def read_times(
@@ -357,7 +354,7 @@ def client_name(written: str) -> str:
 class TableFile(ABC):
     """A file that holds a table: its head is read first, then the columns that are chosen.
 
-    head: the names of its columns. decimal: how its numbers are written; "auto": as all cells
+    head: the names of its columns. decimal: how its numbers are written, or "auto", as all cells
     together show. row, first: as in `Table`. delimiter: between the cells of a text.
     """
 
@@ -371,9 +368,9 @@ class TableFile(ABC):
     def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> Iterable[DataFrame]:
         """Yield the columns, by place, in blocks of rows with a running index.
 
-        Numbers are read where the style allows it; those of "texts" are as the file writes them.
-        It is called again if the numbers are not written plainly. Raises `DataError` before the
-        rows take more memory than they may (`require_room`).
+        Numbers are read where the style allows it, and with "texts" they stay as the file writes
+        them. It is called again if the numbers are not written plainly. Raises `DataError` before
+        the rows take more memory than they may (`require_room`).
         """
 
     def read(self, columns: Columns, missing_values: Sequence[str] = ()) -> Table:
@@ -402,7 +399,10 @@ class TableFile(ABC):
         table = Table(
             self.head,
             columns,
-            pd.DataFrame({p: _whole(t) for p, t in texts.items()}, pd.RangeIndex(len(values))),
+            pd.DataFrame(
+                {place: _concatenated(blocks) for place, blocks in texts.items()},
+                pd.RangeIndex(len(values)),
+            ),
             values,
             tuple(faults),
             self.row,
@@ -416,8 +416,8 @@ class TableFile(ABC):
         return _joined(_without_totals(_without_names(table)))
 
     def _styles(self, columns: Columns) -> Iterator[tuple[Style, str]]:
-        """Yield how the numbers are written by the first rows, if these show it, and then by all
-        cells; each with a note. The first reading holds if it leaves no cell that is no number."""
+        """Yield a style and a note on it, by the first rows if these show it, and then by all
+        cells. The first style is used if it makes each cell a number."""
         first, evidence = next(iter(self.blocks(columns, "texts"))), Evidence()
         for place in columns.values:
             evidence.add(first[place].head(LOOKED_AT), self._row_name)
@@ -469,11 +469,9 @@ class TableFile(ABC):
                     count += int(is_code.sum())
                     values = np.where(is_code, np.nan, values)
                 blocks.append(values)
-            is_repeated = columns.clients is not None or bool(columns.joined)
             for place, parts in texts.items():
-                numbered_too = place in columns.joined
-                column = block[place]
-                parts.append(_encoded(column, numbers=numbered_too) if is_repeated else column)
+                is_typed_time = place == columns.times and place not in columns.joined
+                parts.append(_encoded(block[place], numbers=not is_typed_time))
             if len(faults) > _MOST_FAULTS:
                 break
         matrix = np.empty((rows, len(numbers)), order="F")
@@ -483,7 +481,7 @@ class TableFile(ABC):
 
 
 def _remedy_for(cell: str) -> str:
-    """Return how to read a cell with a unit, or without letters and digits; "" for others."""
+    """Return how to read a cell with a unit, or without letters and digits, else ""."""
     if unit := _WITH_UNIT.fullmatch(cell):
         return (
             f", but {unit['number']} and a unit: write units into the names of the columns, and "
@@ -495,8 +493,10 @@ def _remedy_for(cell: str) -> str:
 
 
 def _encoded(column: Series, *, numbers: bool = False) -> Series:
-    """Return a column of texts as categories in the order of their first rows; a column of times
-    or numbers as it is, unless its numbers are wanted as texts."""
+    """Return a column of texts as categories in the order of their first rows.
+
+    A column of times or numbers stays as it is unless `numbers` makes it texts too.
+    """
     import pandas as pd
 
     if column.dtype.kind in "Mmiufb" and column.dtype != "category":
@@ -508,7 +508,7 @@ def _encoded(column: Series, *, numbers: bool = False) -> Series:
     return pd.Series(categories, index=column.index)
 
 
-def _whole(blocks: list[Series]) -> Series:
+def _concatenated(blocks: list[Series]) -> Series:
     """Return the joined blocks of a column, with a new index."""
     import pandas as pd
     from pandas.api.types import union_categoricals
@@ -526,7 +526,7 @@ def _holds_texts(column: Series) -> bool:
 
 
 class FrameFile(TableFile):
-    """A table that is a pandas frame, for formats of which pandas reads the whole file.
+    """A table that is a pandas frame, for formats whose whole file pandas reads.
 
     frame: its columns and rows are numbered if the head is given. where: the file's name in
     messages. The memory that it takes is not bounded here.
@@ -548,15 +548,19 @@ class FrameFile(TableFile):
 
 
 def time_place(names: Sequence[str], frame: DataFrame) -> int | None:
+    """Return the place of the time column of a frame, whose columns are numbered."""
+    return place_of_times(names, [p for p in range(len(names)) if frame[p].dtype.kind == "M"])
+
+
+def place_of_times(names: Sequence[str], typed: Sequence[int]) -> int | None:
     """Return the place of the time column: by its name, else the only column of a time type.
 
-    frame: its columns are numbered.
+    typed: the places of the columns with a time type.
     """
-    by_name = [place for place, name in enumerate(names) if name.lower() in TIME_NAMES]
-    of_type = [place for place in range(len(names)) if frame[place].dtype.kind == "M"]
-    if by_name:
-        return next((place for place in by_name if place in of_type), by_name[0])
-    return of_type[0] if len(of_type) == 1 else None
+    usual = [p for p, name in enumerate(names) if name.lower() in TIME_NAMES or name == INDEX]
+    if usual:
+        return next((place for place in usual if place in typed), usual[0])
+    return typed[0] if len(typed) == 1 else None
 
 
 def is_total(cell: str) -> bool:
@@ -578,8 +582,7 @@ def _without_names(table: Table) -> Table:
         return table
     first = table.row_of(int(is_name.argmax()))
     note = f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
-    kept = table.select(np.flatnonzero(~is_name))
-    return replace(kept, notes=(*table.notes, note))
+    return replace(table.select(np.flatnonzero(~is_name)), notes=(*table.notes, note))
 
 
 def _without_totals(table: Table) -> Table:
@@ -591,8 +594,7 @@ def _without_totals(table: Table) -> Table:
     if not is_total(last):
         return table
     note = f"{table.row_of(len(table.values) - 1)}, {last!r}, is left out"
-    kept = table.select(np.arange(len(table.values) - 1))
-    return replace(kept, notes=(*table.notes, note))
+    return replace(table.select(np.arange(len(table.values) - 1)), notes=(*table.notes, note))
 
 
 def _joined(table: Table) -> Table:
@@ -601,12 +603,10 @@ def _joined(table: Table) -> Table:
 
     texts, notes = table.texts, table.notes
     for first, places in table.columns.joined.items():
-        columns = [texts[place] for place in places]
-        codes = [column.cat.codes.to_numpy(dtype=np.int64) + 1 for column in columns]
-        flat = np.ravel_multi_index(codes, [int(of_column.max()) + 1 for of_column in codes])
-        groups, is_new = pd.factorize(flat)[0], ~pd.Series(flat).duplicated().to_numpy()
-        new_cells = [column[is_new].astype(object).fillna("").str.strip() for column in columns]
-        cells = list(zip(*new_cells, strict=True))
+        parts = texts[places]
+        groups = parts.groupby(places, sort=False, dropna=False, observed=True).ngroup()
+        unique = parts.drop_duplicates().astype(object).fillna("")
+        cells = [tuple(map(str.strip, row)) for row in unique.itertuples(index=False)]
         is_client = first == table.columns.clients
         join = client_of_parts if is_client else time_of_parts
         joined = [join(row) if all(row) else None for row in cells]
@@ -632,14 +632,14 @@ def client_of_parts(cells: Sequence[str]) -> str:
 def time_of_parts(cells: Sequence[str]) -> str:
     """Return the time that is written in several cells: a date and a time of the day or an hour,
     or a year, a month, and so on to seconds."""
-    first, *rest = (re.sub(r"^(\d+)\.0$", r"\1", cell) for cell in cells)
+    first, *further = (re.sub(r"^(\d+)\.0$", r"\1", cell) for cell in cells)
     if re.fullmatch(r"\d{4}", first):
-        numbers = [part.zfill(2) for part in (first, *rest)]
+        numbers = [part.zfill(2) for part in (first, *further)]
         clock = [*numbers[3:], "00"] if len(numbers) == 4 else numbers[3:]
         return " ".join(filter(None, ("-".join(numbers[:3]), ":".join(clock))))
-    if len(rest) == 1 and re.fullmatch(r"\d{1,2}", rest[0]):
-        rest = [f"{rest[0].zfill(2)}:00"]
-    return " ".join([re.sub(r"[T ]00:00:00(\.0+)?$", "", first), *rest])
+    if len(further) == 1 and re.fullmatch(r"\d{1,2}", further[0]):
+        further = [f"{further[0].zfill(2)}:00"]
+    return " ".join([re.sub(r"[T ]00:00:00(\.0+)?$", "", first), *further])
 
 
 def require_named(names: Iterable[str], where: str) -> None:
@@ -662,7 +662,7 @@ def require_few_columns(count: int, where: str, noun: str = "columns") -> None:
 def value_columns(head: Head, choice: Choice, chosen: Sequence[str], key: str) -> Columns:
     """Return the time column and the value columns of a table without other columns.
 
-    chosen: names of the value columns to read, from ``data.<key>``; empty: all.
+    chosen: names of the value columns to read, from ``data.<key>``, or none for all.
     """
     times = head.time(choice)
     columns = Columns([], times, joined=head.joined(replace(choice, client_columns=())))
@@ -710,31 +710,29 @@ def head_of(
     units = unit_rows(rows)
     if units:
         texts = ", ".join(filter(None, rows[1][:LOOKED_AT]))
-        taken = "rows below the header are" if units > 1 else "row below the header is"
-        notes = (*notes, f"the {taken} taken for units: {texts}")
-    in_all = above + 1 + units
-    named = [place for place, name in enumerate(first) if name.lower() in TIME_NAMES]
+        rows_are = "rows below the header are" if units > 1 else "row below the header is"
+        notes = (*notes, f"the {rows_are} taken for units: {texts}")
+    usual = [place for place, name in enumerate(first) if name.lower() in TIME_NAMES]
+    times = 0 if 0 in usual or not first[0] else None
     is_unnamed = first[0].lower() in UNNAMED and len(first) > 1
     if is_unnamed and number_rows([row[0] for row in rows[1 + units :]]):
         # Without another column of times, or with one that is set, it may still be the time.
-        times = named[0] if named else 0
-        index = index if not named and not settings.time_column else 0
-        return Head(where, first, times, in_all, notes, index, above)
-    times = 0 if 0 in named or not first[0] else None
-    return Head(where, first, times, in_all, notes, index, above)
+        times = usual[0] if usual else 0
+        index = index if not usual and not settings.time_column else 0
+    return Head(where, first, times, above + 1 + units, notes, index, above)
 
 
 def has_empty_end(rows: list[list[str]]) -> bool:
-    """Return whether all rows, that of the names too, end with a delimiter."""
+    """Return whether all rows, also the row of names, end with a delimiter."""
     return all(len(row) > 2 and not row[-1] for row in rows) and any(map(any, rows))
 
 
 def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 1) -> int:
     """Return how many rows stand above the names of the columns.
 
-    header: of ``data.header``; a number is that of the row with the names, the first of `rows` has
-    the number first_row. With "auto", titles, comments and a logger's own lines may stand above the
-    names: the first row then has fewer cells with a text than the table, or more.
+    header: as ``data.header``, which may be the number of the row with the names. first_row: the
+    number of the first of these rows. With "auto", titles, comments and a logger's lines may stand
+    above the names, so that the first row has fewer cells with a text than the table, or more.
     """
     if header.isdecimal():
         if not first_row <= int(header) < first_row + len(rows):
@@ -753,7 +751,8 @@ def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 
             continue
         are_names = [not is_written_value(cell) for cell in row]
         is_header = len(_filled(row)) == width > 1 and all(are_names) and all(row[1:width])
-        if is_header and any(map(_holds_values, rows[number + 1 :][:_MOST_BELOW_NAMES])):
+        below = rows[number + 1 :][:_MOST_BELOW_NAMES]
+        if is_header and any(is_number(cell) for of_row in below for cell in of_row):
             return number
     return 0
 
@@ -761,10 +760,6 @@ def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 
 def _filled(row: list[str]) -> list[str]:
     """Return the cells up to the last that is not empty."""
     return row[: max((place for place, cell in enumerate(row, 1) if cell), default=0)]
-
-
-def _holds_values(row: list[str]) -> bool:
-    return any(is_number(cell) for cell in row)
 
 
 def number_rows(cells: Sequence[str]) -> bool:
@@ -778,8 +773,8 @@ def number_rows(cells: Sequence[str]) -> bool:
 def unit_rows(rows: list[list[str]]) -> int:
     """Return how many rows of units, such as kW, or the like stand between names and values.
 
-    They hold no number and no date; the last holds nothing that comes again below, and a text above
-    numbers.
+    They hold no number and no date. The last of them holds nothing that comes again below it, and
+    it has a text above numbers.
     """
     below = rows[1 : 2 + _MOST_BELOW_NAMES]
     count = next((n for n, row in enumerate(below) if any(map(is_written_value, row))), 0)
@@ -803,8 +798,8 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 def has_names(rows: list[list[str]], decimal: Decimal) -> bool:
     """Return whether the first of these rows certainly holds the names of the columns.
 
-    A date or a fraction is not a name. Whole numbers may be names, such as numbers of sensors; this
-    is certain only if no number below is whole and each name is far larger than all numbers below.
+    A date or a fraction is not a name. Whole numbers may be names, such as numbers of sensors, but
+    this is certain only if no number below is whole and each name is far larger than all of them.
     """
     first, below = rows[0], rows[1:]
     if not is_date(first[0]) and below and all(is_date(row[0]) for row in below):

@@ -20,8 +20,9 @@ from fedproto_app.data.clock import (
     are_years,
     counts_excel_days,
     look_like_times,
+    sampling_step,
 )
-from fedproto_app.data.format import Answers, Changes
+from fedproto_app.data.format import Answers, Changes, Reading
 from fedproto_app.data.number_styles import Style, is_number, value_of
 from fedproto_app.data.source_checks import require_available
 from fedproto_app.data.table import (
@@ -94,7 +95,7 @@ class Column:
 
     @property
     def has_numbers(self) -> bool:
-        """Whether 90% of the cells are numbers; the rest are errors that the reader reports."""
+        """Whether 90% of the cells are numbers. The reader reports the other cells as errors."""
         return 10 * sum(map(_is_number, self.cells)) >= 9 * len(self.cells)
 
     @property
@@ -113,7 +114,7 @@ class Column:
 
     @property
     def rise(self) -> float:
-        """The step by which the cells rise in each row, 0.0 if they rise by no single step."""
+        """By how much the cells rise in each row, 0.0 if that differs."""
         if len(self.cells) < _FEWEST_RISING:
             return 0.0
         step = _step_of(self.cells)
@@ -121,63 +122,46 @@ class Column:
         return step if agrees else 0.0
 
 
-@dataclass(frozen=True)
-class Form:
-    """How a table is read. kind: wide or long. settings: by dotted keys.
-
-    target: the column that is forecast, "" if every column is a client. notes, left_out: what a
-    person should know, and which columns are not read and why, a line each. beside: columns of a
-    long table beside its target that may be known in advance, of numbers or of few texts.
-    """
-
-    kind: str
-    settings: Changes
-    target: str = ""
-    notes: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
-
-
 def form_of(
     columns: Sequence[Column],
     answers: Answers | None = None,
     *,
+    name: str = "csv",
     rows: int = 0,
     where: str = "the table",
     first_column_counts: bool = True,
-) -> Form:
-    """Return whether the table is wide or long, and the settings that read it.
+) -> Reading:
+    """Return the source, wide or long, and the settings that read the table.
 
-    answers: settings that the person has made, by dotted keys. rows: of the table; 0: only those
-    in the columns. where: the table's name in messages. first_column_counts: whether the reader
-    takes times in the first column without a setting. Raises `Question` for what only the
-    person knows.
+    answers: settings that the person has made, by dotted keys. name: of the format. rows: how many
+    rows the table has, 0 for the rows in the columns. where: the table's name in messages.
+    first_column_counts: whether the reader takes times in the first column without a setting.
+    Raises `Question` for what only the person knows.
     """
-    return _Decision(list(columns), answers or {}, rows, where, first_column_counts).form()
+    return _Decision(list(columns), answers or {}, name, rows, where, first_column_counts).form()
 
 
+@dataclass
 class _Decision:
-    def __init__(
-        self,
-        columns: list[Column],
-        answers: Answers,
-        rows: int,
-        where: str,
-        first_column_counts: bool,
-    ) -> None:
-        self.columns, self.answers, self.rows, self.where = columns, answers, rows, where
-        self.first_column_counts = first_column_counts
-        self.first = columns[0]
-        self.settings: Changes = {}
-        self.notes: list[str] = []
-        self.left_out: list[str] = []
+    columns: list[Column]
+    answers: Answers
+    name: str
+    rows: int
+    where: str
+    first_column_counts: bool
+    settings: Changes = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.first = self.columns[0]
 
     def ask(self, question: str) -> NoReturn:
         """Raise the question."""
         raise Question(self.where, question)
 
-    def form(self) -> Form:
-        """Return the form; see `form_of`."""
+    def form(self) -> Reading:
+        """Return the source and the settings, see `form_of`."""
         self._leave_index_out()
         if unfold := names_in(str(self.answers.get("data.unfold", ""))):
             names = _names(self.columns)
@@ -188,7 +172,7 @@ class _Decision:
         client = self._client(times)
         if unfold:
             self._name(client, times)
-            return Form("long", self.settings, notes=tuple(self.notes))
+            return self._reading("long")
         if client is not None and times is None:
             self._require_no_series_in_rows(self._except(client))
             self.ask(
@@ -199,13 +183,23 @@ class _Decision:
             return self._long(client, times)
         return self._wide(times)
 
+    def _reading(self, form: str, target: str = "", beside: Sequence[str] = ()) -> Reading:
+        return Reading(
+            f"{form}-{self.name}",
+            self.settings,
+            tuple(self.notes),
+            tuple(self.left_out),
+            target=target,
+            beside=tuple(beside),
+        )
+
     def _except(self, *used: Column | None) -> list[Column]:
-        return [column for column in self.columns if all(column is not other for other in used)]
+        return [c for c in self.columns if all(c is not column for column in used)]
 
     def _chosen(self, key: str) -> Column | None:
         """Return the column that the person named by this setting, None without the setting.
 
-        Several columns are replaced by the one into which they are joined.
+        Several columns are joined into one column, which takes their place.
         """
         if not (chosen := names_in(str(self.answers.get(key, "")))):
             return None
@@ -232,7 +226,7 @@ class _Decision:
         remaining = self.columns[1:]
         if self.first.name.lower() not in UNNAMED or not number_rows(self.first.cells):
             return
-        if self.answers.get("data.time-column") or any(map(_may_be_times, remaining)):
+        if self.answers.get("data.time-column") or (remaining and _usual_times(remaining)):
             self.columns = remaining
             self.left_out.append("the first column has no name and numbers the rows: left out")
 
@@ -249,7 +243,7 @@ class _Decision:
         if times.is_time or times.parts or unit:
             return times
         looks_daily = is_usual or any(map(is_fraction, times.cells)) or _is_called_date(times)
-        if looks_daily and counts_excel_days(_ordered(times.cells)):
+        if looks_daily and counts_excel_days(times.cells):
             self.settings["data.time-unit"] = "excel"
         elif are_years(times.name, times.cells):
             self.settings["data.time-unit"] = "year"
@@ -314,8 +308,8 @@ class _Decision:
         clients = names_in(str(self.answers.get("data.clients", "")))
         if clients and set(clients) <= set(_names(self.columns)):
             return None
-        others = (*self._targets(), *self._known())
-        candidates = [column for column in self._except(times) if column.name not in others]
+        with_values = (*self._targets(), *self._known_names())
+        candidates = [column for column in self._except(times) if column.name not in with_values]
         if usual := _first(candidates, lambda column: column.name.lower() in CLIENT_NAMES):
             return usual
         if times is None:
@@ -324,15 +318,15 @@ class _Decision:
         texts = [column for column in repeated if not column.is_number]
         if not self._times_repeat(times):
             alike = [column for column in texts if len(set(column.cells)) == 1]
-            other_at_the_end = _first(alike, lambda c: bool(c.last) and c.last[-1] != c.cells[0])
-            return other_at_the_end or (alike[0] if alike else None)
-        whole = [
+            differs_at_the_end = _first(alike, lambda c: bool(c.last) and c.last[-1] != c.cells[0])
+            return differs_at_the_end or (alike[0] if alike else None)
+        integers = [
             column
             for column in repeated
             if _all_cells(str.isdecimal, column.cells)
             and column.name.lower() not in _OF_TIME_OR_PLACE
         ]
-        for of_kind in (texts, sorted(whole, key=lambda column: len(set(column.cells)))):
+        for of_kind in (texts, sorted(integers, key=lambda column: len(set(column.cells)))):
             apart = [column for column in of_kind if _tells_apart([times, column])]
             varied = _first(apart, lambda c: len(set(c.cells) | set(c.last)) > 1)
             if varied is not None or apart:
@@ -352,10 +346,10 @@ class _Decision:
         In a table sorted by client neither the first nor the last rows show it, but then there are
         more rows than steps between its first and its last time.
         """
-        if len(set(times.cells)) < len(times.cells):
-            return len(set(zip(*(column.cells for column in self.columns), strict=True))) > len(
-                set(times.cells)
-            )
+        distinct_times = set(times.cells)
+        if len(distinct_times) < len(times.cells):
+            rows = set(zip(*(column.cells for column in self.columns), strict=True))
+            return len(rows) > len(distinct_times)
         if not times.last or len(times.cells) < _FEWEST_RISING:
             return False
         import pandas as pd
@@ -367,9 +361,8 @@ class _Decision:
         except DataError:
             return False
         first, last = stamps.times[: len(times.cells)], stamps.times[len(times.cells) :]
-        steps, counts = np.unique(np.abs(np.diff(first)), return_counts=True)
-        step = steps[counts.argmax()]
-        if step <= np.timedelta64(0):
+        step = sampling_step(np.unique(first))
+        if step is None:
             return False
         return bool(self.rows > _MANY_TIMES * (abs(last[-1] - first[0]) / step + 1))
 
@@ -380,17 +373,16 @@ class _Decision:
         if times is not None and times.name.lower() not in TIME_NAMES:
             self.settings["data.time-column"] = times.setting
 
-    def _long(self, client: Column, times: Column) -> Form:
+    def _long(self, client: Column, times: Column) -> Reading:
         self._name(client, times)
         candidates = self._except(client, times)
-        named = (*self._targets(), *self._known())
-        numbering = [c for c in candidates if c.rise == 1 and c.name not in named]
+        with_values = (*self._targets(), *self._known_names())
+        numbering = [c for c in candidates if c.rise == 1 and c.name not in with_values]
         numbering = numbering if len(numbering) < len(candidates) else []
         remaining = [column for column in candidates if column not in numbering]
-        values = [c for c in remaining if c.has_numbers and c.name not in self._known()]
+        values = [c for c in remaining if c.has_numbers and c.name not in self._known_names()]
         if not values or len(candidates) == 1:
-            target = candidates[0].name if len(candidates) == 1 else ""
-            return Form("long", self.settings, target, tuple(self.notes), tuple(self.left_out))
+            return self._reading("long", candidates[0].name if len(candidates) == 1 else "")
         target = self._target(values, client)
         if not _is_usual(target) or sum(_is_usual(c.name) for c in candidates) > 1:
             self.settings["data.columns"] = text_of([target])
@@ -398,19 +390,17 @@ class _Decision:
             column.name
             for column in remaining
             if column.name != target
-            and (column.has_numbers or column.has_few_texts or column.name in self._known())
+            and (column.has_numbers or column.has_few_texts or column.name in self._known_names())
         ]
         unread = [column for column in remaining if column.name not in beside]
-        left_out = [*self.left_out, *map(_numbers_rows, numbering), *_without_numbers(unread)]
-        return Form(
-            "long", self.settings, target, tuple(self.notes), tuple(left_out), tuple(beside)
-        )
+        self.left_out += [*map(_numbers_rows, numbering), *_without_numbers(unread)]
+        return self._reading("long", target, beside)
 
     def _targets(self) -> tuple[str, ...]:
         return names_in(str(self.answers.get("data.columns", "")))
 
-    def _known(self) -> tuple[str, ...]:
-        """Return the other columns that the person says are known in advance."""
+    def _known_names(self) -> tuple[str, ...]:
+        """Return the further columns that the person lists in ``data.known``."""
         columns = known_in(str(self.answers.get("data.known", "")))
         return tuple(column.name for column in columns if column.name not in self._targets())
 
@@ -434,7 +424,7 @@ class _Decision:
             question = _whether_to_unfold(numbered)
         return self.ask(question)
 
-    def _wide(self, times: Column | None) -> Form:
+    def _wide(self, times: Column | None) -> Reading:
         if times is not None:
             is_first = times is self.first
             is_named = times.name.lower() in {*TIME_NAMES, ""}
@@ -442,9 +432,9 @@ class _Decision:
                 is_first and (is_named or (self.first_column_counts and times.is_time))
             ):
                 self.settings["data.time-column"] = times.setting
-        candidates = [c for c in self._except(times) if c.name not in self._known()]
+        candidates = [c for c in self._except(times) if c.name not in self._known_names()]
         values = [column for column in candidates if column.has_numbers]
-        target, left_out = "", list(self.left_out)
+        target = ""
         if not (names := names_in(str(self.answers.get("data.clients", ""))) or self._targets()):
             if times is None:
                 self._require_times(candidates, values)
@@ -452,7 +442,7 @@ class _Decision:
                 numbering = [column for column in values if column.rise == 1 and column.name]
                 if len(numbering) < len(values):
                     values = [column for column in values if column not in numbering]
-                    left_out += map(_numbers_rows, numbering)
+                    self.left_out += map(_numbers_rows, numbering)
             is_daily = times is not None and not any(":" in cell for cell in times.cells)
             is_yearly = self.settings.get("data.time-unit") == "year"
             parts = _PARTS_OF_DAY if is_daily and not is_yearly else (12,) if is_yearly else ()
@@ -471,8 +461,8 @@ class _Decision:
                 self._leave_out(candidates, values)
         else:
             target = names[0] if len(names) == 1 else ""
-        left_out += _without_numbers(column for column in candidates if column.name not in names)
-        return Form("wide", self.settings, target, tuple(self.notes), tuple(left_out))
+        self.left_out += _without_numbers(c for c in candidates if c.name not in names)
+        return self._reading("wide", target)
 
     def _leave_out(self, candidates: Sequence[Column], values: Sequence[Column]) -> None:
         if len(values) <= _MOST_NAMED:
@@ -487,11 +477,11 @@ class _Decision:
         doubtful = [column for column in values if column.name.lower() in _NOT_CLIENTS]
         if not doubtful or len(doubtful) == len(values):
             return
-        rest = [column for column in values if column not in doubtful]
+        clients = _names([column for column in values if column not in doubtful])
         self.ask(
-            f"is {' or '.join(repr(column.name) for column in doubtful[:3])} a client? name the "
-            f"columns to forecast with --set data.clients={text_of(c.name for c in rest[:5])}"
-            f"{', …' if len(rest) > 5 else ''}, or one of them with --target"
+            f"is {' or '.join(map(repr, _names(doubtful[:3])))} a client? name the columns to "
+            f"forecast with --set data.clients={text_of(clients[:5])}"
+            f"{', …' if len(clients) > 5 else ''}, or one of them with --target"
         )
 
     def _require_times(self, candidates: Sequence[Column], values: Sequence[Column]) -> None:
@@ -551,7 +541,7 @@ def _is_usual(name: str) -> bool:
 
 
 def _step_of(cells: Sequence[str]) -> float:
-    """Return the step by which the cells rise from one to the next, 0.0 without a single one."""
+    """Return by how much the cells rise from one to the next, 0.0 if that differs."""
     style: Style = "comma" if any("," in cell for cell in cells) else "plain"
     numbers = [value_of(cell, style) for cell in cells]
     present = [number for number in numbers if number is not None]
@@ -561,14 +551,6 @@ def _step_of(cells: Sequence[str]) -> float:
     # Excel's days have nine decimals, so an hour is 0.041666667 or 0.041666666.
     is_single = steps.min() > 0 and np.ptp(steps) <= 1e-6 * max(steps.max(), 1.0)
     return float(np.median(steps)) if is_single else 0.0
-
-
-def _ordered(cells: Sequence[str]) -> list[str]:
-    return sorted(set(cells), key=lambda cell: value_of(cell) or 0.0)
-
-
-def _may_be_times(column: Column) -> bool:
-    return column.name.lower() in TIME_NAMES or column.is_time
 
 
 def _is_called_date(column: Column) -> bool:
@@ -584,8 +566,8 @@ def _usual_times(columns: Sequence[Column]) -> Column | None:
     """Return the column with a usual name of times, or the first that looks like times."""
     if columns[0].name == "" and columns[0].is_time:
         return columns[0]
-    named = [column for column in columns if column.name.lower() in TIME_NAMES]
-    return named[0] if named else _first(columns, lambda column: column.is_time)
+    usual = _first(columns, lambda column: column.name.lower() in TIME_NAMES)
+    return usual or _first(columns, lambda column: column.is_time)
 
 
 def _tells_apart(columns: Sequence[Column]) -> bool:
@@ -610,8 +592,8 @@ def _whether_to_unfold(names: Sequence[str]) -> str:
 
 
 def _numbered(columns: Sequence[Column]) -> list[str]:
-    """Return the names of columns that are numbered one after the other, such as hh_0, hh_1, …,
-    called 00:00, 00:30, …, or called as the months."""
+    """Return the names of columns that are numbered one after the other, such as hh_0, hh_1, …, or
+    called 00:00, 00:30, …, or called after the months."""
     clocks = [column.name for column in columns if is_clock_time(column.name)]
     if len(clocks) >= _FEWEST_NUMBERED:
         return clocks

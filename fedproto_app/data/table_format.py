@@ -45,10 +45,10 @@ _HINTS = {"columns": "there a column is a client: data.clients"}
 
 @dataclass(frozen=True)
 class Sample:
-    """The ends of a table, from which its form is recognised.
+    """The first and last rows of a table, which show its form.
 
-    columns: their cells. rows: of the whole table. settings: those without which the file cannot be
-    read like this. notes: remarks for a person. has_times: whether the file says which column holds
+    columns: their cells. rows: how many the whole table has. settings: what must be set to read the
+    file like this. notes: remarks for a person. has_times: whether the file says which column holds
     the times. is_clear: whether the rows are a table without anything above it.
     """
 
@@ -68,7 +68,7 @@ def table_format(
     """Return the format of files that hold tables.
 
     paths: as in `Format`. sample: reads the ends of a file, as the settings say, and raises
-    `DataError` for a damaged one; None: the whole file is read for them.
+    `DataError` for a damaged file. By default the whole file is read for them.
     """
     file: partial[Source] = partial(Source, holds="series")
     sources = (
@@ -127,7 +127,7 @@ def _reading_of_file(
     path: Path,
     answers: Answers,
 ) -> Reading:
-    """Return the settings that read a file; if it is damaged, its reader reports the fault."""
+    """Return the settings that read a file. If it is damaged, its reader reports the fault."""
     wide = f"wide-{tables.name}"
     if not path.is_file():
         return Reading(wide)
@@ -153,20 +153,14 @@ def _reading_of_file(
     form = form_of(
         columns,
         answers,
+        name=tables.name,
         rows=table.rows,
         where=str(path),
         first_column_counts="data.header" in table.settings,
     )
     if table.has_times:
         form.settings.pop("data.time-column", None)
-    return Reading(
-        f"{form.kind}-{tables.name}",
-        table.settings | form.settings,
-        (*table.notes, *form.notes),
-        form.left_out,
-        target=form.target,
-        beside=form.beside,
-    )
+    return replace(form, settings=table.settings | form.settings, notes=(*table.notes, *form.notes))
 
 
 def _are_turned(names: list[str], below: list[str]) -> bool:
@@ -226,14 +220,15 @@ def sample_of_rows(
 
 
 def _sample_of(tables: TableFormat, path: Path, _: DataSettings) -> Sample:
-    """Return the ends of a table, for which all of its rows are read."""
+    """Return the first and last rows of a table. The whole file is read."""
+    import pandas as pd
+
     file = tables.open(path, DataSettings())
-    head = file.head
-    blocks = list(file.blocks(Columns(list(range(len(head.names)))), "texts"))
-    rows = sum(map(len, blocks))
-    columns = []
-    for place, name in enumerate(head.names):
-        cells = [str(cell) for block in blocks for cell in block[place]]
-        last = cells[LOOKED_AT:][-LOOKED_AT:]
-        columns.append(Column("" if name == INDEX else name, cells[:LOOKED_AT], last))
-    return Sample(columns, rows, has_times=head.times is not None)
+    names = file.head.names
+    frame = pd.concat(file.blocks(Columns(list(range(len(names)))), "texts"))
+    first, last = frame.iloc[:LOOKED_AT], frame.iloc[LOOKED_AT:].tail(LOOKED_AT)
+    columns = [
+        Column("" if name == INDEX else name, list(map(str, first[p])), list(map(str, last[p])))
+        for p, name in enumerate(names)
+    ]
+    return Sample(columns, len(frame), has_times=file.head.times is not None)

@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.clock import (
-    LARGEST_GRID_PER_ROW,
-    Clock,
-    Matrix,
-    Stamps,
-    common_clock,
-    sampling_step,
-)
+from fedproto_app.data.clock import Clock, Matrix, Stamps
 from fedproto_app.data.files import require_inside, require_room
-from fedproto_app.data.row_order import TimedRows, TimeTwice, in_order, with_counts
-from fedproto_app.data.series import ClientSeries, columns_on_a_clock, counted_columns
+from fedproto_app.data.row_order import FileRows, TimeTwice
+from fedproto_app.data.series import ClientSeries, ColumnNames, series_of
 from fedproto_app.data.source_checks import chosen, require_available
 from fedproto_app.data.table import (
     MISSING,
@@ -42,7 +35,7 @@ from fedproto_app.data.table import (
     value_columns,
 )
 from fedproto_app.settings import DataSettings
-from fedproto_app.settings.choice import KnownColumn, names_in, text_of
+from fedproto_app.settings.choice import Choice, KnownColumn, names_in, text_of
 
 if TYPE_CHECKING:
     from pandas import Series
@@ -61,12 +54,12 @@ _MOST_COMPARED = 20  # columns, to find what tells two rows apart
 class TableFormat:
     """How files of a format hold tables.
 
-    name: the format's; "csv" makes the sources wide-csv, long-csv and csv-folder. suffix: of its
-    files. endings: the same in messages. open: opens a file. keys: the fields of `DataSettings`
-    that it takes beside those of all tables. has_parts: whether a folder of long tables holds the
-    parts of one, as other programs write it, also if nobody names its column of clients. hint: what
-    else a file with several columns may be. further: names of files that are taken for this format
-    too if they exist, in a folder only without other files.
+    name: such as csv, which gives the sources wide-csv, long-csv and csv-folder. suffix: of its
+    files. endings: the same in messages. open: opens a file. keys: further fields of
+    `DataSettings` that it takes. has_parts: whether a folder of long tables is one table in parts,
+    as other programs write it, also if nobody names its column of clients. hint: what else a file
+    with several columns may be. further: names of files that also count as this format if they
+    exist, in a folder only without other files.
     """
 
     name: str
@@ -84,7 +77,7 @@ class TableFormat:
         return name if self.further is None else self.further.sub("", name)
 
     def files_in(self, paths: Sequence[Path]) -> list[Path]:
-        """Return those of a folder's files that are of this format."""
+        """Return the files of a folder that have this format."""
         files = [path for path in paths if self.suffix.search(path.name)]
         if files or self.further is None:
             return files
@@ -98,22 +91,9 @@ def load_wide(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
     choice = settings.choice
     columns_read = value_columns(file.head, choice, choice.clients, "clients")
     table = file.read(columns_read, names_in(settings.missing_values))
-    try:
-        rows = _in_order(table, settings)
-    except TimeTwice as error:
-        raise _with_cause(error, [table], [path], tables, settings) from None
-    columns = table.column_names
-    if rows is None:
-        yield from counted_columns(table.names, table.numbers(), table.notes, columns)
-        return
-    yield from columns_on_a_clock(
-        table.names,
-        rows,
-        table.where,
-        row=table.row_of,
-        may_lack_rows=_may_lack_rows(settings),
-        columns=columns,
-    )
+    stamps, values = table.stamps(settings.time_unit), table.numbers()
+    rows = FileRows(stamps, values, table.where, table.names, table.row_of, notes=table.notes)
+    yield from _series([rows], [table], [path], tables, settings, table.column_names)
 
 
 def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
@@ -131,11 +111,11 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
 def load_covariates(
     settings: DataSettings, clock: Clock | None, tables: TableFormat
 ) -> Iterator[ClientSeries]:
-    """Yield the columns of a table that has no values, only columns that are known in advance.
+    """Yield the columns of a table that has no values, only columns known in advance.
 
-    settings: their path is the table's. clock: of the series that they belong to, whose step a
-    table with one row for each client has, or one by the calendar. Yields a series for each client,
-    or one named "" without a column of clients; its values are all missing.
+    settings: their path is the table's. clock: of the series that the columns belong to, which a
+    table with one row for each client has too. Yields a series for each client, whose values are
+    all missing. Its name is "" without a column of clients.
     """
     select = partial(_covariate_columns, settings=settings)
     yield from _of_long_rows(settings, tables, select, clock or _COUNT)
@@ -149,9 +129,9 @@ def _of_long_rows(
 ) -> Iterator[ClientSeries]:
     """Yield the clients of a table with a row for each client and time.
 
-    select: returns its columns. usual: the clock of times that show none; one of the calendar is
-    also that of times that show another, and rows on days without steps are left out.
+    select: returns its columns. usual: as for `series_of`.
     """
+    import pandas as pd
     from pandas.api.types import union_categoricals
 
     path = Path(settings.path)
@@ -160,9 +140,10 @@ def _of_long_rows(
     if settings.unfold:
         used_tables = [table.unfolded() for table in used_tables]
     clients_by_table = [table.clients() for table in used_tables]
-    clients = union_categoricals(clients_by_table)
-    names = list(clients.categories)
-    require_available(chosen_clients, names, "clients", "client", settings.path)
+    clients = pd.Series(union_categoricals(clients_by_table))
+    require_available(
+        chosen_clients, list(clients.cat.categories), "clients", "client", settings.path
+    )
     if chosen_clients:
         rows_of = [np.flatnonzero(of_table.isin(chosen_clients)) for of_table in clients_by_table]
         used_tables = [
@@ -170,60 +151,39 @@ def _of_long_rows(
             for table, table_rows in zip(used_tables, rows_of, strict=True)
             if table_rows.size
         ]
-        clients = clients[clients.isin(chosen_clients)]
-    order = np.argsort(clients.codes, kind="stable")
-    groups = np.split(order, np.cumsum(np.bincount(clients.codes, minlength=len(names)))[:-1])
-    places_of = {name: rows for name, rows in zip(names, groups, strict=True) if rows.size}
+        clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
+    places_of = clients.groupby(clients, observed=True).indices
     require_few_columns(len(places_of), settings.path, "clients")
     values, known, notes_on_texts = _values_and_known(used_tables)
-    stamps = [table.stamps(settings.time_unit) for table in used_tables]
-    _require_alike(used_tables, stamps)
+    stamps = _stamps(used_tables, settings)
     # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
-    all_stamps = [table_stamps for table_stamps in stamps if table_stamps is not None]
-    all_times = np.concatenate([table_stamps.times for table_stamps in all_stamps])
-    row_of, zone = _rows_of(used_tables), settings.time_zone
-    spellings = _spellings(used_tables)
-    notes = (
+    all_stamps = [of_table for of_table in stamps if of_table is not None]
+    all_times = np.concatenate([of_table.times for of_table in all_stamps])
+    all_notes = [
         *(note for table in used_tables for note in table.notes),
-        *(note for table_stamps in all_stamps for note in table_stamps.notes),
-        *(f"{' and '.join(map(ascii, of_one))} are read as one client" for of_one in spellings),
+        *(note for of_table in all_stamps for note in of_table.notes),
+        *_notes_on_spellings(used_tables),
         *notes_on_texts,
-    )
-    notes = tuple(dict.fromkeys(notes))
-    rows: dict[str, TimedRows] = {}
-    sort = partial(in_order, row=row_of, notes=notes, repeated=settings.repeated)
-    try:
-        for name, places in places_of.items():
-            client_stamps = replace(all_stamps[0], times=all_times[places], notes=())
-            where = f"{settings.path}: client {name!r}" if name else settings.path
-            # Covariates in UTC go with series whose local times are converted to UTC.
-            is_converted = client_stamps.utc and not used_tables[0].columns.targets
-            client_zone = "" if is_converted else zone
-            rows[name] = sort(client_stamps, values[places], where, client_zone, places=places)
-    except TimeTwice as error:
-        raise _with_cause(error, used_tables, paths, tables, settings) from None
-    rows = with_counts(rows)
-    may_lack_rows = _may_lack_rows(settings)
-    clock = common_clock(
-        (of_client.stamps for of_client in rows.values()), may_lack_rows=may_lack_rows
-    )
-    if usual is not None and (clock is None or usual.is_of_calendar):
-        clock, rows = usual, {name: _on_days_of(usual, rows[name]) for name in rows}
-    column_names = used_tables[0].column_names
-    for name, client_rows in rows.items():
-        where = f"{settings.path}: client {name!r}" if name else settings.path
-        if not may_lack_rows:
-            _require_step(client_rows.stamps, clock, where)
-        yield from columns_on_a_clock(
-            [name or (tables.client_of(path) if used_tables[0].columns.targets else "")],
-            client_rows,
-            where,
-            clock,
+    ]
+    notes = tuple(dict.fromkeys(all_notes))
+    has_targets, row_of = bool(used_tables[0].columns.targets), _rows_of(used_tables)
+    rows = [
+        FileRows(
+            replace(all_stamps[0], times=all_times[places], notes=()),
+            values[places],
+            f"{settings.path}: client {name!r}" if name else settings.path,
+            [str(name) or (tables.client_of(path) if has_targets else "")],
             row_of,
-            may_lack_rows=may_lack_rows,
-            columns=column_names,
-            known=known,
+            np.asarray(places),
+            notes,
         )
+        for name, places in places_of.items()
+    ]
+    if all_stamps[0].utc and not has_targets:
+        # Covariates in UTC go with series whose local times are converted to UTC.
+        settings = settings.model_copy(update={"time_zone": ""})
+    columns = used_tables[0].column_names
+    yield from _series(rows, used_tables, paths, tables, settings, columns, known, usual)
 
 
 def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
@@ -234,67 +194,50 @@ def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientS
         return _with_known(_one_column(file.head, settings, tables), file, settings)
 
     used_tables = _read(paths, select, tables, settings)
-    all_values, known, notes_on_texts = _values_and_known(used_tables)
+    values, known, notes_on_texts = _values_and_known(used_tables)
+    stamps = _stamps(used_tables, settings)
     ends = np.cumsum([len(table.values) for table in used_tables])
-    values_of_files = np.split(all_values, ends[:-1])
-    _require_alike(used_tables, [table.stamps(settings.time_unit) for table in used_tables])
-    rows = []
-    for table, of_file, path in zip(used_tables, values_of_files, paths, strict=True):
-        try:
-            rows.append(_in_order(table, settings, of_file))
-        except TimeTwice as error:
-            raise _with_cause(error, [table], [path], tables, settings) from None
-    # All clients share one period, so they need one step; a file with a single row has none.
-    may_lack_rows = _may_lack_rows(settings)
-    stamps = [file_rows.stamps for file_rows in rows if file_rows is not None]
-    clock = common_clock(stamps, may_lack_rows=may_lack_rows)
-    files = zip(paths, used_tables, values_of_files, rows, strict=True)
-    for path, table, of_file, file_rows in files:
-        name = tables.client_of(path)
-        if file_rows is None:
-            notes = (*table.notes, *notes_on_texts)
-            yield from counted_columns([name], of_file, notes, known=known)
-            continue
-        file_rows = replace(file_rows, notes=(*file_rows.notes, *notes_on_texts))
-        if not may_lack_rows:
-            _require_step(file_rows.stamps, clock, table.where)
-        yield from columns_on_a_clock(
-            [name],
-            file_rows,
-            path,
-            clock,
-            table.row_of,
-            may_lack_rows=may_lack_rows,
-            known=known,
+    row_of = _rows_of(used_tables, with_files=False)
+    rows = [
+        FileRows(
+            of_file,
+            values[end - len(table.values) : end],
+            table.where,
+            [tables.client_of(path)],
+            row_of,
+            np.arange(end - len(table.values), end),
+            (*table.notes, *notes_on_texts),
         )
+        for table, of_file, path, end in zip(used_tables, stamps, paths, ends, strict=True)
+    ]
+    yield from _series(rows, used_tables, paths, tables, settings, known=known)
 
 
-def _in_order(
-    table: Table, settings: DataSettings, values: Matrix | None = None
-) -> TimedRows | None:
-    """Return the rows of a table in the order of time, None without a time column.
-
-    values: [T, N]; None: the table's numbers.
-    """
-    stamps = table.stamps(settings.time_unit)
-    if stamps is not None:
-        values = table.numbers() if values is None else values
-        sort = partial(in_order, row=table.row_of, notes=table.notes, repeated=settings.repeated)
-        return with_counts({"": sort(stamps, values, table.where, settings.time_zone)})[""]
-    if settings.time_zone:
-        raise DataError(
-            f"data.time-zone = {settings.time_zone!r}: {table.where} has no column of times"
-        )
-    return None
+def _series(
+    rows: Sequence[FileRows],
+    read: Sequence[Table],
+    paths: Sequence[Path],
+    tables: TableFormat,
+    settings: DataSettings,
+    table: ColumnNames | None = None,
+    known: tuple[str, ...] = (),
+    usual: Clock | None = None,
+) -> Iterator[ClientSeries]:
+    """Yield `series_of` these rows. read, paths: the tables that they come from, and all files."""
+    try:
+        yield from series_of(rows, settings, table, known, usual)
+    except TimeTwice as error:
+        raise _with_cause(error, read, paths, tables, settings) from None
 
 
-def _spellings(tables: Sequence[Table]) -> list[list[str]]:
-    """Return the spellings of each client that is written in several ways."""
+def _notes_on_spellings(tables: Sequence[Table]) -> list[str]:
+    """Return a note on each client that is written in several ways."""
     spellings: dict[str, set[str]] = {}
     for table in tables:
         for written in table.written_clients().cat.categories:
             spellings.setdefault(client_name(written), set()).add(written)
-    return [sorted(of_client) for of_client in spellings.values() if len(of_client) > 1]
+    ambiguous = [map(ascii, sorted(texts)) for texts in spellings.values() if len(texts) > 1]
+    return [f"{' and '.join(texts)} are read as one client" for texts in ambiguous]
 
 
 def _with_cause(
@@ -308,12 +251,10 @@ def _with_cause(
 
     Reads the other columns, so only after an error.
     """
-    ends = np.cumsum([len(table.values) for table in read])
-    numbers = [int(np.searchsorted(ends, row, side="right")) for row in error.rows]
-    if numbers[0] != numbers[1]:
+    (table, first_place), (other_table, second_place) = map(_place_in(read), error.rows)
+    if table is not other_table:
         return error
-    table = read[numbers[0]]
-    places = [row - int(ends[numbers[0]]) + len(table.values) for row in error.rows]
+    places = (first_place, second_place)
     client = table.title(table.columns.clients)
     if client:
         first, second = (str(table.written_clients().iloc[place]) for place in places)
@@ -323,13 +264,13 @@ def _with_cause(
                 "these are two clients, give them names that differ by more than blanks or accents"
             )
     rows = [int(table.texts.index[place]) for place in places]
-    others = [
+    unread = [
         place
         for place, name in enumerate(table.head.names)
         if place not in (*table.columns.read, table.head.index) and name
     ]
     path = next((path for path in paths if str(path) == table.where), paths[0])
-    for place in others[:_MOST_COMPARED]:
+    for place in unread[:_MOST_COMPARED]:
         try:
             column = tables.open(path, settings).read(Columns([], None, place))
         except DataError:
@@ -348,10 +289,10 @@ def _with_cause(
                 f"{differs} if it names the clients, --set data.source=long-{tables.name} --set "
                 f"data.client-column={shlex.quote(name)} reads them"
             )
-        both = shlex.quote(text_of([client, name]))
+        joined = shlex.quote(text_of([client, name]))
         return DataError(
             f"{differs} if it names the clients, --set data.client-column={shlex.quote(name)}; if "
-            f"both {client!r} and {name!r} do, --set data.client-column={both} joins them"
+            f"both {client!r} and {name!r} do, --set data.client-column={joined} joins them"
         )
     repeated = "--set data.repeated=mean takes the mean of such rows, and =last the last one"
     return DataError(f"{error}; {repeated}")
@@ -362,17 +303,13 @@ def _is_few_valued(cells: Series) -> bool:
     return cells.nunique() <= max(2, len(cells) // 2) and not cells.map(is_fraction).any()
 
 
-def _may_lack_rows(settings: DataSettings) -> bool:
-    return settings.missing == "zero"
-
-
 def _read(
     paths: Sequence[Path],
     select: Callable[[TableFile], Columns],
     tables: TableFormat,
     settings: DataSettings,
 ) -> list[Table]:
-    """Read the files one by one; raise `DataError` if all together do not fit into memory."""
+    """Read the files one by one. Raises `DataError` if together they do not fit into memory."""
     read, size = [], 0
     for path in paths:
         file = tables.open(path, settings)
@@ -396,11 +333,9 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
         client = head.place(chosen[0], "client-column") if chosen else None
         times = head.time(choice)
         return Columns(list(range(first, last + 1)), times, client, joined=joined)
-    client = _place(head, choice.client_columns, "client-column", CLIENT_NAMES, "clients' names")
-    times = head.time(choice)
-    if times is None:
-        times = _place(head, (), "time-column", TIME_NAMES, "times")
-    columns = Columns([], times, client, joined=joined)
+    chosen = choice.client_columns
+    client = _place(head, "client-column", CLIENT_NAMES, "clients' names", chosen)
+    columns = Columns([], _time_place(head, choice), client, joined=joined)
     read_or_skipped = (*columns.texts, head.index)
     value_places = [place for place in range(len(names)) if place not in read_or_skipped]
     value_names = [names[place] for place in value_places]
@@ -421,26 +356,22 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
 def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
     """Return the columns of times, clients and covariates of a table without values.
 
-    The covariates are those of ``data.known``, or else all columns of numbers.
+    The covariates are the columns of ``data.known``, or without it all columns of numbers.
     """
     head, choice = file.head, settings.choice
-    set_times, set_clients = (
-        names if set(names) <= set(head.names) else ()
-        for names in (choice.time_columns, choice.client_columns)
-    )
-    times = head.times
-    if times is None or set_times:
-        times = _place(head, set_times, "time-column", TIME_NAMES, "times")
+    if not set(choice.time_columns) <= set(head.names):
+        choice = replace(choice, time_columns=())
+    if not set(choice.client_columns) <= set(head.names):
+        choice = replace(choice, client_columns=())
     usual = [name for name in head.names if name.lower() in CLIENT_NAMES]
-    clients = set_clients or usual
+    clients = choice.client_columns or usual
     client = head.place(clients[0], "client-column") if clients else None
-    joined = head.joined(replace(choice, time_columns=set_times, client_columns=set_clients))
-    columns = Columns([], times, client, joined=joined)
+    columns = Columns([], _time_place(head, choice), client, joined=head.joined(choice))
     if settings.known:
         return _with_known(columns, file, settings)
-    others = [p for p in range(len(head.names)) if p not in (*columns.texts, head.index)]
-    texts = file.of_texts(others)
-    numbers = {p: KnownColumn(head.names[p]) for p in others if p not in texts}
+    unused = [p for p in range(len(head.names)) if p not in (*columns.texts, head.index)]
+    texts = file.of_texts(unused)
+    numbers = {p: KnownColumn(head.names[p]) for p in unused if p not in texts}
     if not numbers:
         raise DataError(f"data.covariates: {head.where} has no column of numbers beside the times")
     require_named((column.name for column in numbers.values()), head.where)
@@ -448,12 +379,12 @@ def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
 
 
 def _without_known(names: Sequence[str], settings: DataSettings) -> list[str]:
-    known = {column.name for column in settings.known_columns}
-    return [name for name in names if name not in known]
+    known_names = {column.name for column in settings.known_columns}
+    return [name for name in names if name not in known_names]
 
 
 def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Columns:
-    """Return the columns with those of ``data.known`` that the file has.
+    """Return the columns with the columns of ``data.known`` that the file has.
 
     Raises `DataError` for a column that has another use, and for a missing column unless there is a
     table of covariates, which may have it.
@@ -462,22 +393,23 @@ def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Co
     uses = dict.fromkeys(columns.parts(columns.times), "holds the times")
     uses |= dict.fromkeys(columns.parts(columns.clients), "names the clients")
     uses |= dict.fromkeys(columns.values, "is forecast")
-    others = [n for p, n in enumerate(head.names) if p not in uses and p != head.index and n]
-    known: dict[int, KnownColumn] = {}
+    unused = [n for p, n in enumerate(head.names) if p not in uses and p != head.index and n]
+    columns_known: dict[int, KnownColumn] = {}
     for column in settings.known_columns:
         if settings.covariates and column.name not in head.names:
             continue
         if column.name not in head.names:
-            require_available([column.name], others, "known", "column", head.where)
+            require_available([column.name], unused, "known", "column", head.where)
         place = head.place(column.name, "known")
         if place in uses:
             raise DataError(
                 f"data.known: column {column.name!r} of {head.where} {uses[place]}; name others"
             )
-        known[place] = column
-    texts = file.of_texts(list(known)) | {p for p, column in known.items() if column.values}
-    numbers = [place for place in known if place not in texts]
-    return replace(columns, values=[*columns.values, *numbers], known=known)
+        columns_known[place] = column
+    texts = file.of_texts(list(columns_known))
+    texts |= {place for place, column in columns_known.items() if column.values}
+    numbers = [place for place in columns_known if place not in texts]
+    return replace(columns, values=[*columns.values, *numbers], known=columns_known)
 
 
 def _values_and_known(
@@ -502,10 +434,10 @@ def _values_and_known(
             continue
         for table, of_table, is_text in zip(tables, cells, are_texts, strict=True):
             if not is_text and of_table.notna().any():
-                other = tables[are_texts.index(True)].where
+                with_texts = tables[are_texts.index(True)].where
                 raise DataError(
-                    f"{table.where}: column {column.name!r} holds numbers, but texts in {other}; "
-                    "write it alike in all files"
+                    f"{table.where}: column {column.name!r} holds numbers, but texts in "
+                    f"{with_texts}; write it alike in all files"
                 )
         columns = _of_texts(cells, column, tables, notes)
         names += columns
@@ -571,12 +503,18 @@ def _of_texts(
     }
 
 
+def _time_place(head: Head, choice: Choice) -> int:
+    """Return the place of the column of times, which the table must have."""
+    times = head.time(choice)
+    return _place(head, "time-column", TIME_NAMES, "times") if times is None else times
+
+
 def _place(
-    head: Head, column_names: Sequence[str], key: str, usual: Collection[str], noun: str
+    head: Head, key: str, usual: Collection[str], noun: str, chosen: Sequence[str] = ()
 ) -> int:
-    """Return the place of the first column that ``data.<key>`` names, or that has a usual name."""
-    if column_names:
-        return head.place(column_names[0], key)
+    """Return the place of the first column that ``data.<key>`` chose, or that has a usual name."""
+    if chosen:
+        return head.place(chosen[0], key)
     names = [name for name in head.names if name.lower() in usual]
     if not names:
         raise DataError(
@@ -586,17 +524,30 @@ def _place(
     return head.place(names[0], key)
 
 
-def _rows_of(tables: Sequence[Table]) -> Callable[[int], str]:
-    """Return a function that names a row in messages, by its place in the joined tables."""
-    ends = np.cumsum([len(table.values) for table in tables])
+def _rows_of(tables: Sequence[Table], *, with_files: bool = True) -> Callable[[int], str]:
+    """Return a function that names a row in messages, by its place in the joined tables.
 
-    def row_of(place: int) -> str:
-        number = int(np.searchsorted(ends, place, side="right"))
-        table = tables[number]
-        row = table.row_of(place - int(ends[number]) + len(table.values))
-        return row if len(tables) == 1 else f"{Path(table.where).name}, {row}"
+    with_files: whether the file is named too, if there are several.
+    """
+    place_in = _place_in(tables)
+
+    def row_of(joined_place: int) -> str:
+        table, place = place_in(joined_place)
+        row = table.row_of(place)
+        return f"{Path(table.where).name}, {row}" if with_files and len(tables) > 1 else row
 
     return row_of
+
+
+def _place_in(tables: Sequence[Table]) -> Callable[[int], tuple[Table, int]]:
+    """Return a function that finds the table and the place of a row of the joined tables."""
+    ends = np.cumsum([len(table.values) for table in tables])
+
+    def place_in(joined_place: int) -> tuple[Table, int]:
+        number = int(np.searchsorted(ends, joined_place, side="right"))
+        return tables[number], joined_place - int(ends[number]) + len(tables[number].values)
+
+    return place_in
 
 
 def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Columns:
@@ -604,12 +555,12 @@ def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Colu
     choice = settings.choice
     columns = value_columns(head, choice, choice.columns, "columns")
     if not choice.columns and settings.known:
-        others = _without_known([head.names[place] for place in columns.values], settings)
-        columns = value_columns(head, choice, others, "columns")
+        names = _without_known([head.names[place] for place in columns.values], settings)
+        columns = value_columns(head, choice, names, "columns")
     if len(columns.values) != 1:
-        names = ", ".join(head.names[place] for place in columns.values[:5])
+        listed = ", ".join(head.names[place] for place in columns.values[:5])
         raise DataError(
-            f"{head.where}: {len(columns.values)} columns of values ({names}), but source "
+            f"{head.where}: {len(columns.values)} columns of values ({listed}), but source "
             f"{settings.source} reads one per file: name it with --target COLUMN or --set "
             f"data.columns=COLUMN; a column per client is source wide-{tables.name}{tables.hint}"
         )
@@ -630,48 +581,22 @@ def _files(settings: DataSettings, tables: TableFormat) -> list[Path]:
     return paths
 
 
-def _require_alike(tables: Sequence[Table], stamps: Sequence[Stamps | None]) -> None:
-    """Raise `DataError` if only some files have times, or if their kinds of times differ."""
+def _stamps(tables: Sequence[Table], settings: DataSettings) -> list[Stamps | None]:
+    """Return the times of the tables' rows, None without a time column.
+
+    Raises `DataError` if only some files have times, or if their kinds of times differ.
+    """
+    stamps = [table.stamps(settings.time_unit) for table in tables]
     alike = "phases can be aligned only if all files have it or none"
-    kinds: tuple[tuple[Callable[[Stamps | None], bool], str], ...] = (
-        (
-            lambda times: times is not None,
-            f"{{1}} has no time column, but {{0}} has one: {alike}",
-        ),
-        (
-            lambda times: times is not None and times.is_count,
-            "{0} counts its steps, but {1} has times: all files have the one or the other",
-        ),
-        (
-            lambda times: times is not None and times.utc,
-            f"{{0}} has times with an offset from UTC, but {{1}} without: {alike}",
-        ),
+    messages = (
+        f"{{1}} has no time column, but {{0}} has one: {alike}",
+        "{0} counts its steps, but {1} has times: all files have the one or the other",
+        f"{{0}} has times with an offset from UTC, but {{1}} without: {alike}",
     )
-    for table, of_table in zip(tables, stamps, strict=True):
-        for applies, message in kinds:
-            if applies(of_table) != applies(stamps[0]):
-                having, lacking = (table, tables[0])[:: 1 if applies(of_table) else -1]
+    kinds = [(s is not None, bool(s and s.is_count), bool(s and s.utc)) for s in stamps]
+    for table, of_table in zip(tables, kinds, strict=True):
+        for applies, applies_to_first, message in zip(of_table, kinds[0], messages, strict=True):
+            if applies != applies_to_first:
+                having, lacking = (table, tables[0])[:: 1 if applies else -1]
                 raise DataError(message.format(having.where, lacking.where))
-
-
-def _on_days_of(clock: Clock, rows: TimedRows) -> TimedRows:
-    """Return the rows without those on weekdays that have no step, with a note."""
-    times = rows.stamps.times
-    kept = np.is_busday(times.astype("datetime64[D]"), weekmask=clock.week)
-    if clock.months or kept.all():
-        return rows
-    notes = (*rows.notes, f"rows on other days than the series' are left out: {clock.words}")
-    stamps = replace(rows.stamps, times=times[kept])
-    return TimedRows(stamps, rows.values[kept], rows.places[kept], notes)
-
-
-def _require_step(stamps: Stamps, clock: Clock | None, where: str) -> None:
-    """Raise `DataError` for a client with another step, before its rows look irregular."""
-    times, client_step = stamps.times, sampling_step(stamps.times)
-    if client_step is None or clock is None or clock.months or (np.diff(times) <= 0).any():
-        return
-    if client_step % clock.step or client_step > LARGEST_GRID_PER_ROW * clock.step:
-        raise DataError(
-            f"{where}: its times are mostly {client_step.item()} apart, but the step of all "
-            f"clients is {clock.step.item()}; resample them to one step"
-        )
+    return stamps

@@ -4,7 +4,7 @@ See docs/your-data.md, "From series to samples". With look-back L, the largest d
 and the periodic values, and horizon H, sample k forecasts ``values[L + k]`` …
 ``values[L + k + H - 1]`` from the c values before the first target and from the values at fixed
 distances before each target. A target further ahead than a distance takes a value whole periods
-earlier, the newest that is known. A further lag may reach before the series (`_reached`), so it
+earlier, the newest available value. A further lag may reach before the series (`_reached`), so it
 neither shortens a series nor moves the parts that it is split in.
 
 A client that is too short for that is *young*: every value but its first may be a target, and all
@@ -39,7 +39,7 @@ _WITHOUT_DAYS = 24  # steps of a period where the clock has no day
 
 
 class SeriesResponse(Protocol):
-    """What the columns that are known in advance do to a client's series."""
+    """What columns known in advance do to a client's series."""
 
     def values(self, known: Matrix, start: int, period: int) -> NDArray[np.float64]:
         """Return it on the standard scale, [T], for columns [T, k] from this position on."""
@@ -52,10 +52,13 @@ class SeriesResponse(Protocol):
 class ClientWindows:
     """The samples of one client, standardised by its train part.
 
-    n samples of H targets each; N = n + H - 1 values are forecast.
+    There are n samples of H targets each, so that N = n + H - 1 values are forecast.
 
+    series: the original series. response: what has been taken off its values, None for nothing.
+    explained: [n, H] float32, the response at the targets, None without a response.
+    trained: the values of the series that the client may learn from.
     make_inputs: returns the inputs [n, …] float32, see `sample_inputs`. They hold each value many
-        times, so they are made when a cohort is, and not kept.
+        times, so they are made when a cohort is made, and they are not stored.
     targets: [n, H] float32, 0 where missing, a view of the values. present: [n, H] bool, False
         where missing.
     batches: [S, p] int64, sample numbers of the train batches, oldest batch first. Every batch
@@ -63,13 +66,9 @@ class ClientWindows:
         of any two clients' prototypes is the same time of day.
     train_end, validation_end: numbers among the N values at which the validation and the test part
         begin. A sample is in a part if all its targets are.
-    scale: of the series.
-    series: the original series. response: what has been taken off its values, None for nothing.
-    explained: [n, H] float32, the response at the targets, None without one.
-    trained: the values of the series that it may learn from.
-    block: the fewest steps that may stand behind anything sent (`block_of`); 0: any number.
+    block: the fewest steps that may stand behind anything sent (`block_of`), 0 for any number.
     sends: whether the client may train for others. If not, it declares no train samples, so the
-        server never asks it to train, and its batches serve its own model alone.
+        server never asks it to train, and its batches serve only its own model.
     is_young: whether its look-back reaches before its series.
     """
 
@@ -88,6 +87,8 @@ class ClientWindows:
     block: int
     sends: bool = True
     is_young: bool = False
+    class_counts: tuple[tuple[int, ...], ...] = ()  # forecasting has no classes
+    note: str = ""
 
     @property
     def inputs(self) -> NDArray[np.float32]:
@@ -149,19 +150,8 @@ class ClientWindows:
         return slice(self.validation_end, None)
 
     @property
-    def class_counts(self) -> tuple[tuple[int, ...], ...]:
-        """Empty: forecasting has no classes."""
-        return ()
-
-    @property
-    def note(self) -> str:
-        """Empty: missing values are reported by `missing_share`."""
-        return ""
-
-    @property
     def train_samples(self) -> int:
-        """Number of train samples, the client's weight in sample-weighted means; 0 if it does not
-        send."""
+        """The client's weight in sample-weighted means, 0 if it does not send."""
         return int(self.batches.size) if self.sends else 0
 
 
@@ -199,8 +189,8 @@ def _offsets(distance: int, settings: DataSettings) -> NDArray[np.int64]:
     """Return the positions [H] of the values this far before the targets, relative to the first.
 
     Within a period they are ``0 - distance``, ``1 - distance``, …. Targets further ahead than a
-    period have the periodic values of the first period again, and values of a further lag whole
-    periods earlier as soon as they would not be known.
+    period have the periodic values of the first period again, and values of a further lag come from
+    whole periods earlier as soon as they would lie after the first target.
     """
     ahead: NDArray[np.int64] = np.arange(settings.horizon)
     if distance in settings.periodic_distances:
@@ -226,7 +216,7 @@ def sample_inputs(
 
     values: [..., T], standardised and without gaps. firsts: [n], the places of the first targets
     among them. positions: [..., n] or [n], the same on the source's clock. begin: [...], the place
-    of the first value that there is; 0 stands before it, because the look-back may reach there.
+    of the series' first value, before which the values are 0.
     """
     places, begins = window_positions(firsts, settings), np.asarray(begin)
     if begins.max() > firsts.min() - reach(settings):
@@ -316,11 +306,11 @@ def start_of_test(series: ClientSeries, settings: DataSettings) -> int:
 
 def shortest_length(settings: DataSettings, batches: int = 1) -> int:
     """Return the steps needed for `batches` train batches, a validation and a test sample."""
-    horizon, needed = settings.horizon, batches * settings.period + settings.horizon - 1
+    horizon, train_values = settings.horizon, batches * settings.period + settings.horizon - 1
     validation, test = settings.validation_share, 1 - settings.train_share
     test = settings.window_share if settings.backtest else test - validation
     # Fewer cannot suffice, as parts are whole numbers.
-    least = needed / (1 - validation - test), horizon / validation, (horizon - 2) / test
+    least = train_values / (1 - validation - test), horizon / validation, (horizon - 2) / test
     values = max(batches * settings.period, *(math.floor(n * (1 - 1e-9)) - 3 for n in least))
     while True:
         train, validation, test = split_counts(values, settings)
@@ -333,8 +323,8 @@ def shortest_length(settings: DataSettings, batches: int = 1) -> int:
 class Cut:
     """How a client's series becomes samples, before any is built.
 
-    series: the client's; if it is young, with missing values before it, so that its train samples
-    fill whole periods. begin: the place of its first value in there, 0 if it is not young. train,
+    series: the client's series. If it is young, missing values come before it, so that its train
+    samples fill whole periods. begin: the place of its first value, 0 if it is not young. train,
     validation: the numbers of values of these parts, of the N after the look-back. first, end: the
     train samples in batches. block: as in `ClientWindows`. is_whole: whether batches are whole
     blocks.
@@ -357,8 +347,8 @@ class Cut:
 
     @property
     def trained_part(self) -> slice:
-        """The values that the client may learn from: up to the last train target, and not older
-        than a limited history; with whole blocks, theirs alone."""
+        """The values that the client may learn from: whole blocks if it has any, else all up to
+        the last train target that are not older than a limited history."""
         back, period, history = lookback(self.settings), self.settings.period, self.settings.history
         if self.is_whole:
             return slice(back + self.first, back + self.end)
@@ -372,14 +362,14 @@ class Cut:
 
     @property
     def lacks_scale(self) -> bool:
-        """Whether the train part has too few values for a scale: fewer than half a period of a
-        young client's."""
+        """Whether a young client's train part has fewer than half a period of values, which are
+        too few for a scale."""
         return self.is_young and 2 * np.isfinite(self.trained).sum() < self.settings.period
 
     @property
     def first_target(self) -> int:
         """The place of the first target of the first sample that counts: a young client's second
-        value, or the one after the values that set its scale."""
+        value, or the value after those that set its scale."""
         sets_scale = self.lacks_scale and not self.settings.scale
         return self.begin + (self.settings.period if sets_scale else 1) if self.is_young else 0
 
@@ -392,17 +382,15 @@ class Cut:
 
     @property
     def parts(self) -> dict[str, NDArray[np.bool_]]:
-        """Which targets are present in the train batches, the validation and the test part.
-
-        Only targets of samples that count.
-        """
+        """Which targets of samples that count are present in the train batches, the validation and
+        the test part."""
         back, trained = lookback(self.settings), self.end + self.settings.horizon - 1
-        present, known = self.present[back:], max(0, self.first_target - back)
+        present, since = self.present[back:], max(0, self.first_target - back)
         validated = self.train + self.validation
         return {
-            "train": present[max(self.first, known) : trained if known < self.end else 0],
+            "train": present[max(self.first, since) : trained if since < self.end else 0],
             "validation": present[self.train : validated],
-            "test": present[max(validated, known) :],
+            "test": present[max(validated, since) :],
         }
 
     @property
@@ -418,8 +406,7 @@ class Cut:
 
     @property
     def sends(self) -> bool:
-        """Whether it has a train target, and behind it as much as must stand behind anything
-        sent."""
+        """Whether it has a train target, and whole blocks if these are required."""
         return bool(self.parts["train"].any()) and (self.is_whole or not self.block)
 
 
@@ -488,9 +475,9 @@ def _with_batches(
     if settings.history:
         first = max(first, end - settings.history * period // block * block)
     first = min(first, end)
-    whole = replace(cut, first=first - start, end=end - start, is_whole=True)
-    has_half = first < end and 2 * np.isfinite(whole.trained).sum() >= block
-    return whole if has_half else cut
+    of_blocks = replace(cut, first=first - start, end=end - start, is_whole=True)
+    has_half = first < end and 2 * np.isfinite(of_blocks.trained).sum() >= block
+    return of_blocks if has_half else cut
 
 
 def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
@@ -521,13 +508,14 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
 
 
 def block_of(series: ClientSeries, settings: DataSettings) -> int:
-    """Return the steps of a block, in multiples of which a client trains; 0: no blocks.
+    """Return the number of steps in a block, 0 without blocks. A client trains on whole blocks.
 
     With `least_periods`, the first targets of the train samples fill whole blocks, whose bounds are
     the multiples of their length on the source's clock. So the sums over a client's samples that
-    different runs ask for differ by whole blocks. A period is a day here, a week of daily values,
-    and else 24 steps. It is not `data.period`, which the run chooses. Few series have seven years,
-    so of steps of a week or longer a block is the fewest whole years with `least_periods` steps.
+    different runs ask for differ by whole blocks. A period is a day here, or a week of daily
+    values, and otherwise 24 steps. It is not `data.period`, which the run chooses. Few series have
+    seven years, so if steps are a week or longer, a block is the fewest whole years with
+    `least_periods` steps.
     """
     if year := 0 if series.clock is None else series.clock.year:
         return -(-settings.least_periods // year) * year
@@ -538,9 +526,9 @@ def block_of(series: ClientSeries, settings: DataSettings) -> int:
 def make_windows(
     series: ClientSeries, settings: DataSettings, response: SeriesResponse | None = None
 ) -> ClientWindows:
-    """Cut, split and standardise one client's series; raise `DataError` if it is refused.
+    """Cut, split and standardise one client's series. Raises `DataError` if it is refused.
 
-    response: is taken off the standardised values, whose scale stays that of the original series.
+    response: is taken off the standardised values, whose scale stays the original series' scale.
     """
     if reason := why_refused(series, settings):
         raise DataError(f"client {series.name!r} refused: {reason}")
@@ -549,9 +537,9 @@ def make_windows(
     scale = scale_of(series, settings)
     scaled, explained = scale.standardised(cut.series.values), np.zeros(0)
     if response is not None:
-        known = series.known[: len(series.values)]
+        past = series.known[: len(series.values)]
         explained = np.zeros_like(scaled)
-        explained[cut.begin :] = response.values(known, series.start, settings.period)
+        explained[cut.begin :] = response.values(past, series.start, settings.period)
         scaled = scaled - explained
     filled, present = carry_forward(scaled), cut.present
     trained = cut.trained_part
@@ -583,7 +571,7 @@ def make_windows(
 def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
     """Return the scale of a series that is not refused.
 
-    A young client with too few train values has the declared scale, or that of its first period.
+    A young client with too few train values has the declared scale, or its first period's scale.
     """
     cut = cut_of(series, settings)
     if cut.lacks_scale and settings.scale:
@@ -591,10 +579,10 @@ def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
         return Scale(mean, std, seasonal_difference=0.0, is_negative=True)
     if cut.lacks_scale:
         first = series.values[: settings.period]
-        return Scale.of(first, first, settings.period)
+        return Scale.of_series(first, first, settings.period)
     # With blocks, all that depends on the train part depends on their first targets alone.
     end = lookback(settings) + (cut.end if cut.is_whole else cut.train)
-    return Scale.of(cut.trained, cut.series.values[:end], settings.period)
+    return Scale.of_series(cut.trained, cut.series.values[:end], settings.period)
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:

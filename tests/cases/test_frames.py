@@ -1,7 +1,7 @@
 """Frames that people pass to a forecaster, and what they ask of it later: a table or one line.
 
-The situations are those of r54 and r55 in people's reports; the frames are built here. A forecaster
-is trained once for all of them, and once for each kind of ids and times that must come back.
+These are the situations r54 and r55 of people's reports, with frames built here. A forecaster is
+trained once for all of them, and once for each kind of ids and times that must come back.
 """
 
 from __future__ import annotations
@@ -232,9 +232,9 @@ def test_a_client_that_did_not_train_is_named(forecaster: Forecaster) -> None:
 def test_values_that_end_before_the_trainings_are_refused(forecaster: Forecaster) -> None:
     with pytest.raises(FedProtoError, match="'a' cannot be forecast: its values end at 2024-05-15"):
         forecaster.predict(new_df=base(days=10))
-    some = pd.concat([base(days=10, names=("a",)), base(days=21, names=("b",))])
+    short_and_long = pd.concat([base(days=10, names=("a",)), base(days=21, names=("b",))])
     with pytest.warns(UserWarning, match="not forecast: a: its values end at 2024-05-15 23:00:00,"):
-        ours = forecaster.predict(new_df=some)
+        ours = forecaster.predict(new_df=short_and_long)
     assert set(ours["unique_id"]) == {"b"}
 
 

@@ -1,4 +1,4 @@
-"""Tables from people's reports: each is read as it is meant, or refused in one line with the cause.
+"""Tables from people's reports, each read as its author means it, or refused with the cause.
 
 The rows of cases.md on tables. What stays refused stands in docs/your-data.md.
 """
@@ -27,15 +27,15 @@ Read = tuple[Reading, list[ClientSeries], list[str]]
 
 def read(path: Path, **answers: str) -> Read:
     """Return how the file is read with these answers, its clients and all notes on them."""
-    given = {f"data.{key.replace('_', '-')}": value for key, value in answers.items()}
-    reading = reading_of(path, given)
-    table = {**reading.all_settings, **reading.fitting(given), "data.path": str(path)}
+    settings = {f"data.{key.replace('_', '-')}": value for key, value in answers.items()}
+    reading = reading_of(path, settings)
+    table = {**reading.all_settings, **reading.fitting(settings), "data.path": str(path)}
     clients = load_series(settings_from(table).data)
     return reading, clients, [*reading.notes, *reading.left_out, *notes_of(clients)]
 
 
 def refusal(path: Path, **answers: str) -> str:
-    """Return the line in which the file is refused, without its path."""
+    """Return the line that refuses the file, without its path."""
     with pytest.raises(DataError) as caught:
         read(path, **answers)
     message = str(caught.value)
@@ -230,9 +230,9 @@ def test_r30_the_header_is_looked_for(name: str, tmp_path: Path) -> None:
 def test_r40_equal_rows_are_kept_once_and_contradictions_shown(tmp_path: Path) -> None:
     path = reported_case("r40-same-rows-twice.csv", tmp_path)
     _, clients, notes = read(path)
-    once = text_of(path).drop_duplicates()
-    assert [len(c.values) for c in clients] == once["unique_id"].value_counts().tolist()
-    repeated = len(text_of(path)) - len(once)
+    unique_rows = text_of(path).drop_duplicates()
+    assert [len(c.values) for c in clients] == unique_rows["unique_id"].value_counts().tolist()
+    repeated = len(text_of(path)) - len(unique_rows)
     assert notes == [f"rows left out that repeat the time and values of another: {repeated}"]
     line = refusal(tmp_path / "r40-rows-that-contradict.csv")
     assert "client 's0': the time 2024-05-06 00:00:00 comes twice with different values" in line

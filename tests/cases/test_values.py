@@ -1,4 +1,4 @@
-"""Reports about values, images and sequences: what a person is told, in one line each."""
+"""Reports about values, images and sequences, each answered in one line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def planned(case: Path) -> Plan:
 
 
 def tried(case: Path, *rows: str) -> Trial:
-    """Return a trial with these rows only; one of them makes the forecast."""
+    """Return a trial with these rows only. One of them makes the forecast."""
     plan = planned(case)
     plan = dataclasses.replace(plan, rows={row: plan.rows[row] for row in rows})
     return try_plan(plan, case.parent / "trial", Console(quiet=True))
@@ -41,7 +41,7 @@ def histories_of(case: Path) -> list[tuple[ClientSeries, str]]:
 
 
 def warned(case: Path, check: Fedproto) -> str:
-    """Return the warnings of `try`, each of which `data check` prints too."""
+    """Return the warnings of `try`, which `data check` prints too."""
     plan, outcome = planned(case), check(case)
     assert outcome.code in (0, 1), outcome.err
     shown = " ".join(outcome.out.split())
@@ -198,7 +198,7 @@ def test_steps_of_ten_minutes_have_a_day_of_144(check: Fedproto, tmp_path: Path)
 
 
 def test_real_targets_are_checked_with_the_sources_clients(check: Fedproto, tmp_path: Path) -> None:
-    """Only classes can be dealt; the printed command has the setting."""
+    """Only classes can be dealt, so the printed command has the setting."""
     values = np.random.default_rng(0).normal(size=(40, 12, 2)).astype(np.float32)
     np.savez(tmp_path / "months.npz", x=values, y=values[:, 0, 0].astype(np.float64))
     outcome = check(tmp_path / "months.npz")

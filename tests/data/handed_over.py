@@ -16,8 +16,8 @@ def factory(settings: DataSettings) -> Any:
     return handed_over
 
 
-def load_given(load: Callable[[DataSettings], Loaded], given: Any, **settings: Any) -> Loaded:
+def load_given(load: Callable[[DataSettings], Loaded], content: Any, **settings: Any) -> Loaded:
     """Read a source with a user's function that gives this object."""
     global handed_over
-    handed_over = given
+    handed_over = content
     return load(DataSettings(source=FACTORY, **settings))

@@ -1,4 +1,4 @@
-"""npz archives, and HDF5 files, of which pandas itself, which writes them, is the oracle."""
+"""npz archives, and HDF5 files, which are read as pandas writes them."""
 
 from __future__ import annotations
 

@@ -53,9 +53,6 @@ def test_every_value_stays_at_its_time(rows: set[int], origin: int) -> None:
 @pytest.mark.parametrize(
     ("stamps", "message"),
     [
-        (["2014-01-01T00", "2014-01-01T00"], "2014-01-01 00:00:00 comes twice"),
-        (["2014-01-01T01", "2014-01-01T00"], "must increase, but in row 2 2014-01-01 00:00:00 f"),
-        (["2014-01-01T00", "NaT"], "row 2 has no time"),
         (["2014-01-01T00", "2014-01-01T00:20"], "lies 0:20:00 after the first"),
         (["2014-01-01T00", "2014-01-03T00"], "2 rows in 49 steps of 1:00:00: more gaps than rows"),
     ],
@@ -76,12 +73,12 @@ def test_bad_times_are_refused(stamps: list[str], message: str) -> None:
     ],
 )
 def test_a_position_has_a_time(first: str, second: str, utc: bool, later: str) -> None:
-    found = times(first, second)
-    clock = common_clock([Stamps(found, utc)])
+    stamps = times(first, second)
+    clock = common_clock([Stamps(stamps, utc)])
     assert clock is not None
-    _, start = on_the_clock(found, column(1, 2), clock.at(found), "x.csv")
-    assert clock.at(found).time(start + 2) == later
-    assert common_clock([Stamps(found[:1])]) is None
+    _, start = on_the_clock(stamps, column(1, 2), clock.shifted_to(stamps), "x.csv")
+    assert clock.shifted_to(stamps).time(start + 2) == later
+    assert common_clock([Stamps(stamps[:1])]) is None
 
 
 @pytest.mark.parametrize(
@@ -103,8 +100,8 @@ def test_the_whole_column_tells_the_order_of_day_and_month(
 
 def test_dates_that_may_be_two_are_refused_with_both_readings() -> None:
     cells = pd.Series(["01/02/2024", "01/02/2024"])
-    both = r"'01/02/2024' may be 2024-02-01 00:00:00 or 2024-01-02 00:00:00"
-    with pytest.raises(DataError, match=both):
+    readings = r"'01/02/2024' may be 2024-02-01 00:00:00 or 2024-01-02 00:00:00"
+    with pytest.raises(DataError, match=readings):
         stamps_of(cells, "auto", "time", str, "x.csv")
 
 
@@ -113,10 +110,10 @@ def stamps(*cells: object, unit: TimeUnit = "auto") -> Stamps:
 
 
 def clock_of(times: Any) -> Clock:
-    found = np.asarray(times, dtype="datetime64[us]")
-    clock = common_clock([Stamps(found)])
+    stamps = np.asarray(times, dtype="datetime64[us]")
+    clock = common_clock([Stamps(stamps)])
     assert clock is not None
-    return clock.at(found)
+    return clock.shifted_to(stamps)
 
 
 SIX_DAYS = pd.offsets.CustomBusinessDay(weekmask="Mon Tue Wed Thu Fri Sat")
@@ -145,9 +142,9 @@ SIX_DAYS = pd.offsets.CustomBusinessDay(weekmask="Mon Tue Wed Thu Fri Sat")
 def test_times_of_pandas_go_on_as_in_pandas(freq: Any, words: str, cycle: int) -> None:
     """A tenth of the rows is missing, none of the first and last, and the clock is the same."""
     times = pd.date_range("1969-01-03", periods=300, freq=freq).to_numpy("datetime64[us]")
-    kept = np.random.default_rng(0).random(200) > 0.1
-    kept[[0, -1]] = True
-    clock = clock_of(times[:200][kept])
+    has_row = np.random.default_rng(0).random(200) > 0.1
+    has_row[[0, -1]] = True
+    clock = clock_of(times[:200][has_row])
     assert (clock.words, clock.cycle) == (words, cycle)
     start = clock.positions(times[:1])[0]
     assert (clock.moments(start + np.arange(300)) == times).all()
@@ -181,11 +178,11 @@ def test_two_weeks_or_days_missing_at_random_are_no_weekdays_without_steps() -> 
 
 def test_clients_of_one_step_keep_their_own_days() -> None:
     starts, ends = (pd.date_range("2024-01-01", periods=5, freq=freq) for freq in ("MS", "ME"))
-    clients = [Stamps(of.to_numpy("datetime64[us]")) for of in (starts, ends)]
+    clients = [Stamps(days.to_numpy("datetime64[us]")) for days in (starts, ends)]
     clock = common_clock(clients)
     assert clock is not None
-    own = [clock.at(client.times) for client in clients]
-    assert [of_client.time(600) for of_client in own] == ["2020-01-01", "2020-01-31"]
+    clocks = [clock.shifted_to(client.times) for client in clients]
+    assert [of_client.time(600) for of_client in clocks] == ["2020-01-01", "2020-01-31"]
     weekly = [Stamps(np.arange(day, 60, 7).astype("M8[D]").astype("M8[us]")) for day in (0, 3)]
     assert common_clock(weekly).words == "every 7 days"
 
@@ -227,7 +224,7 @@ def test_positions_become_times_and_positions_again(clock: Clock, first: int) ->
     assert (clock.positions(moments) == positions).all()
     assert clock.first_at(moments[3].item()) == positions[3]
     assert clock.first_at((moments[3] + np.timedelta64(1, "us")).item()) == positions[4]
-    assert Clock.of(clock.numbers()) == clock
+    assert Clock.from_numbers(clock.numbers()) == clock
 
 
 @pytest.mark.parametrize(
@@ -247,7 +244,7 @@ def test_periods_are_the_times_at_which_they_begin(
     assert (read.times == np.array(begins, dtype="datetime64[us]")).all()
     clock = common_clock([read])
     assert clock is not None
-    clock = clock.at(read.times)
+    clock = clock.shifted_to(read.times)
     assert clock.time(int(clock.positions(read.times)[-1]) + 1) == further
 
 

@@ -21,14 +21,14 @@ def series(
 
 
 def without(
-    whole: ClientSeries, weekdays: tuple[int, ...] = (), hours: tuple[int, ...] = ()
+    client: ClientSeries, weekdays: tuple[int, ...] = (), hours: tuple[int, ...] = ()
 ) -> str:
     """Return the words for the series without values on these days and at these hours."""
-    assert whole.clock is not None
-    hour = (whole.clock.seconds(whole.start + np.arange(len(whole.values))) / 3600).astype(int)
+    assert client.clock is not None
+    hour = (client.clock.seconds(client.start + np.arange(len(client.values))) / 3600).astype(int)
     weekday = (hour // 24 + 3) % 7
-    whole.values[np.isin(weekday, weekdays) | np.isin(hour % 24, hours)] = np.nan
-    return empty_times_text(whole, 24)
+    client.values[np.isin(weekday, weekdays) | np.isin(hour % 24, hours)] = np.nan
+    return empty_times_text(client, 24)
 
 
 def test_a_shop_that_never_opens_on_sundays_is_forecast_on_the_other_days() -> None:
@@ -40,9 +40,9 @@ def test_a_shop_that_never_opens_on_sundays_is_forecast_on_the_other_days() -> N
 
 
 def test_a_handful_decides_and_one_value_is_enough() -> None:
-    few = series(7 * (FEWEST_TIMES - 1), DAY)
-    few.values[6::7] = np.nan
-    assert empty_times_text(few, 7) == ""
+    short = series(7 * (FEWEST_TIMES - 1), DAY)
+    short.values[6::7] = np.nan
+    assert empty_times_text(short, 7) == ""
     opened = series(7 * 20, DAY)
     opened.values[6::7] = np.nan
     opened.values[13] = 1

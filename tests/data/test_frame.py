@@ -59,6 +59,14 @@ def test_a_frame_gives_what_its_file_gives(tmp_path: Path, source: str) -> None:
     assert equal(load_series(DataSettings(source=source, path=str(path))), series_of_frame(frame))
 
 
+def test_days_of_two_weekdays_are_read_in_both_forms() -> None:
+    days = pd.date_range("2024-01-01", periods=140)
+    rows = pd.DataFrame({"ds": days[np.isin(days.day_of_week, [0, 3])], "y": 1.0})
+    [wide], [long] = series_of_frame(rows), series_of_frame(rows.assign(unique_id="a"))
+    assert wide.clock == long.clock
+    assert long.clock.words == "days on Mondays and Thursdays"
+
+
 def test_steps_zones_and_rows_count_as_in_files() -> None:
     of_steps = series_of_frame(LONG.assign(ds=[*range(3, 8)] * 2))
     assert [(c.start, c.clock) for c in of_steps] == [(3, None)] * 2

@@ -83,7 +83,7 @@ def require_long(clients: dict[str, ClientSeries], *columns: str) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "excel", "parquet"])
 def test_columns_beside_the_values_of_a_long_table(tmp_path: Path, kind: str) -> None:
-    known = "temperature,weather,promotion"
+    names = "temperature,weather,promotion"
     path = tmp_path / {"csv": "a.csv", "excel": "a.xlsx", "parquet": "a.parquet"}[kind]
     if kind == "csv":
         LONG.to_csv(path, index=False)
@@ -93,7 +93,7 @@ def test_columns_beside_the_values_of_a_long_table(tmp_path: Path, kind: str) ->
     else:
         pytest.importorskip("pyarrow")
         LONG.to_parquet(path, index=False)
-    clients = load(path, f"long-{kind}", known=known)
+    clients = load(path, f"long-{kind}", known=names)
     require_long(clients, "temperature", *TEXTS, "promotion")
 
 
@@ -109,8 +109,8 @@ def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> Non
     data = known_settings({"data.known": "temperature,weather,promotion"})
     series = series_of_frame(LONG.astype({"weather": "category"}), data=data)
     path = saved_series(histories_of(series), tmp_path)
-    every = load(path, "npz", known="temperature,weather,promotion")
-    require_long(every, "temperature", *TEXTS, "promotion")
+    clients = load(path, "npz", known="temperature,weather,promotion")
+    require_long(clients, "temperature", *TEXTS, "promotion")
     require_long(load(path, "npz"), "promotion", "temperature", *TEXTS)
     assert load(path, "npz", known="weather")["south"].columns == tuple(TEXTS)
     with pytest.raises(
@@ -191,7 +191,7 @@ def test_gaps_take_the_value_before_and_a_note_counts_them(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("known", "message"),
+    ("column", "message"),
     [
         (
             "temprature",
@@ -205,7 +205,7 @@ def test_gaps_take_the_value_before_and_a_note_counts_them(tmp_path: Path) -> No
         ("wrong", "column 'wrong', line 2: 'oops' is not a number"),
     ],
 )
-def test_columns_that_cannot_be_used(tmp_path: Path, known: str, message: str) -> None:
+def test_columns_that_cannot_be_used(tmp_path: Path, column: str, message: str) -> None:
     is_late, is_north = LONG["ds"].isin(HOURS[2:4]), LONG["unique_id"] == "north"
     frame = LONG.assign(
         often=LONG["temperature"].mask(is_late),
@@ -213,21 +213,21 @@ def test_columns_that_cannot_be_used(tmp_path: Path, known: str, message: str) -
         wrong=["oops", *range(14)],
     )
     with pytest.raises(DataError, match=message):
-        long(tmp_path, frame, known=known)
+        long(tmp_path, frame, known=column)
 
 
 def test_texts_of_few_values_are_read_and_others_refused(tmp_path: Path) -> None:
-    many = pd.concat([NORTH, NORTH.assign(ds=NORTH["ds"] + pd.Timedelta("8h"))])
+    sixteen_rows = pd.concat([NORTH, NORTH.assign(ds=NORTH["ds"] + pd.Timedelta("8h"))])
     codes = [f"c{number:02d}" for number in range(16)]
-    assert len(long(tmp_path, many.assign(code=codes), known="code")["north"].columns) == 16
+    assert len(long(tmp_path, sixteen_rows.assign(code=codes), known="code")["north"].columns) == 16
     message = "column 'code' holds 17 different texts, such as 'c00'; what is known in advance is"
-    more = pd.concat([many, NORTH.iloc[:1].assign(ds=HOURS[-1] + pd.Timedelta("9h"))])
+    more = pd.concat([sixteen_rows, NORTH.iloc[:1].assign(ds=HOURS[-1] + pd.Timedelta("9h"))])
     with pytest.raises(DataError, match=message):
         long(tmp_path, more.assign(code=[*codes, "c16"]), known="code")
 
 
 def test_columns_beside_the_values_are_judged(tmp_path: Path) -> None:
-    """The last two of eight hours are the future; the south begins an hour later."""
+    """The last two of eight hours are the future, and the south begins an hour later."""
     rows = LONG.assign(
         measured=LONG["temperature"].where(LONG["ds"] < HOURS[6]),
         short=LONG["temperature"].where(LONG["ds"] < HOURS[7]),
@@ -326,14 +326,14 @@ def test_a_table_of_covariates_goes_with_every_client(tmp_path: Path) -> None:
 
 
 def test_covariates_may_be_of_each_client(tmp_path: Path) -> None:
-    both = pd.concat(
+    of_clients = pd.concat(
         [
             WEATHER.assign(client="north"),
             WEATHER.assign(client="south", temperature=-WEATHER["temperature"]),
             WEATHER.assign(client="west"),
         ]
     )
-    north, south = with_weather(tmp_path, both).values()
+    north, south = with_weather(tmp_path, of_clients).values()
     np.testing.assert_array_equal(north.known[:, 0], range(2, 11))
     np.testing.assert_array_equal(south.known[:, 0], range(-2, -11, -1))
 
@@ -352,8 +352,8 @@ def test_a_long_table_and_its_covariates_both_give_columns(tmp_path: Path) -> No
 
 
 def test_covariates_of_counted_steps_and_of_other_formats(tmp_path: Path) -> None:
-    counted = WEATHER.assign(time=range(-1, 9))
-    steps = with_weather(tmp_path, counted, text="north\n0\n1\n2\n3\n4\n5\n")["north"]
+    numbered = WEATHER.assign(time=range(-1, 9))
+    steps = with_weather(tmp_path, numbered, text="north\n0\n1\n2\n3\n4\n5\n")["north"]
     np.testing.assert_array_equal(steps.known[:, 0], range(2, 11))
     utc = WEATHER.assign(time=[f"{time}+00:00" for time in WEATHER["time"]])
     berlin = with_weather(tmp_path, utc, time_zone="Europe/Berlin")["north"]
@@ -453,8 +453,8 @@ def test_a_table_that_is_its_own_covariates_does_not_give_the_target(tmp_path: P
     with pytest.raises(DataError, match=r"column 'north' of .*loads.csv is what is forecast"):
         load(wide, "wide-csv", covariates=str(wide))
     beside = saved(tmp_path, WEATHER.assign(north=WEATHER["wind"]), "both.csv")
-    both = load(beside, "wide-csv", clients="north", covariates=str(beside), known="wind")
-    assert both["north"].columns == ("wind",)
+    clients = load(beside, "wide-csv", clients="north", covariates=str(beside), known="wind")
+    assert clients["north"].columns == ("wind",)
     rows = saved(tmp_path, LONG)
     with pytest.raises(DataError, match=r"column 'y' of .*a.csv is what is forecast"):
         load(rows, "long-csv", covariates=str(rows))
@@ -503,10 +503,9 @@ def test_texts_that_are_not_listed_are_0_where_others_are_allowed(tmp_path: Path
     for name, frame in (("north", NORTH), ("south", SOUTH)):
         (tmp_path / "folder").mkdir(exist_ok=True)
         saved(tmp_path / "folder", frame.drop(columns="unique_id"), f"{name}.csv")
-    known = {"known": "weather=sun|rain|*", "columns": "y"}
-    assert (
-        f"{note}, such as 'fog'" in load(tmp_path / "folder", "csv-folder", **known)["south"].notes
-    )
+    settings = {"known": "weather=sun|rain|*", "columns": "y"}
+    south = load(tmp_path / "folder", "csv-folder", **settings)["south"]
+    assert f"{note}, such as 'fog'" in south.notes
 
 
 def test_clients_with_different_columns_are_refused(tmp_path: Path) -> None:
@@ -537,7 +536,7 @@ def of_days(first: str, days: int, zone: str = "", **settings: str) -> ClientSer
 
 @with_holidays
 def test_holidays_are_0_and_1_with_the_day_before_and_after() -> None:
-    """Corpus Christi, 30 May 2024, is free in Bavaria and not in Berlin; 31 December is not."""
+    """Corpus Christi, 30 May 2024, is free in Bavaria and not in Berlin, 31 December nowhere."""
     bavaria = of_days("2024-05-28", 5, holidays="DE-BY")
     assert bavaria.columns == ("holiday", "holiday-before", "holiday-after")
     expected = [[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 0, 0]]
@@ -564,7 +563,7 @@ def test_unknown_regions_are_refused(region: str, message: str) -> None:
 
 
 def test_the_year_has_two_harmonics() -> None:
-    """Noon of 2 July is half of a year of 365 days; a quarter is 6:00 of 2 April."""
+    """Noon of 2 July is half of a year of 365 days, and a quarter is 6:00 of 2 April."""
     series = of_days("2023-07-02", 2, calendar="year")
     assert series.columns == YEAR_COLUMNS
     np.testing.assert_allclose(series.known[0], [-1, 0, 1, 0], atol=1e-12)
@@ -582,10 +581,10 @@ def test_the_time_is_known_as_far_as_it_is_asked_for() -> None:
     assert len(ahead.future) == 3
     np.testing.assert_array_equal(ahead.known[:4], series.known)
     wind = replace(series, known=np.arange(5.0)[:, None], columns=("wind",))
-    both = with_calendar(wind, data, steps=3)
-    assert both.columns == ("wind", *YEAR_COLUMNS)
-    np.testing.assert_array_equal(both.known[:, 1:], ahead.known)
-    assert len(both.future) == 1  # the wind ends there
+    with_wind = with_calendar(wind, data, steps=3)
+    assert with_wind.columns == ("wind", *YEAR_COLUMNS)
+    np.testing.assert_array_equal(with_wind.known[:, 1:], ahead.known)
+    assert len(with_wind.future) == 1  # the wind ends there
 
 
 @pytest.mark.parametrize(
@@ -605,7 +604,7 @@ def test_a_step_longer_than_a_day_has_no_holidays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "target", "known", "clients"),
+    ("name", "target", "weather", "clients"),
     [
         ("gefcom2012_wind_hourly.csv.gz", "power", "u,v,wind_speed", 7),
         (
@@ -616,11 +615,11 @@ def test_a_step_longer_than_a_day_has_no_holidays(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_real_weather_is_read(name: str, target: str, known: str, clients: int) -> None:
-    series = list(load(real_data(name), "long-csv", columns=target, known=known).values())
+def test_real_weather_is_read(name: str, target: str, weather: str, clients: int) -> None:
+    series = list(load(real_data(name), "long-csv", columns=target, known=weather).values())
     assert len(series) == clients
     for client in series:
-        assert client.columns == tuple(known.split(","))
+        assert client.columns == tuple(weather.split(","))
         assert len(client.known) >= len(client.values)
         assert np.isnan(client.known[1:]).sum() == 0
 

@@ -57,7 +57,7 @@ def test_mixes_are_those_of_a_general_optimiser(seed: int) -> None:
         ([[60, 30, 0]], [[1, 1, 0]], 21, [60, 30, 10], [[14, 7, 0]]),
         ([[60, 0, 10]], [[1, 0, 1]], 21, [60, 30, 10], [[18, 0, 3]]),
         ([[47, 32, 21]], [[0, 0, 0]], 10, [47, 32, 21], [[5, 3, 2]]),  # of 4.7, 3.2, 2.1
-        # a scarce class is shared and the rest made up; a small weight keeps one sample
+        # a scarce class is shared and the rest made up, and a small weight keeps one sample
         ([[1, 1], [1, 1]], [[0, 0], [0, 0]], 10, [4, 100], [[2, 8], [2, 8]]),
         ([[900, 90, 1]], [[1, 1, 1]], 12, [900, 90, 1], [[10, 1, 1]]),
     ],

@@ -45,10 +45,10 @@ def test_a_cell_in_both_styles(cell: str, point: float | None, comma: float | No
 
 
 @given(st.integers(-(10**9), 10**9), st.integers(0, 99))
-def test_numbers_are_read_as_they_are_written(whole: int, cents: int) -> None:
-    english = f"{whole:,}.{cents:02d}"
+def test_numbers_are_read_as_they_are_written(units: int, cents: int) -> None:
+    english = f"{units:,}.{cents:02d}"
     german = english.translate(str.maketrans(",.", ".,"))
-    expected = float(f"{whole}.{cents:02d}")
+    expected = float(f"{units}.{cents:02d}")
     assert value_of(english, "point") == value_of(german, "comma") == expected
 
 

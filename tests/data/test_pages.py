@@ -52,11 +52,11 @@ def test_an_example_file_is_read_with_its_settings(tmp_path: Path, text: str, li
     path = tmp_path / "a.csv"
     path.write_text(text)
     changes = [word for word in shlex.split(line) if word != "--set"]
-    given = changed_settings(None, changes)
-    answers = {key: given.get(key, "") for key in ("data.columns", "data.unfold")}
+    settings = changed_settings(None, changes)
+    answers = {key: settings.get(key, "") for key in ("data.columns", "data.unfold")}
     printed = set(flags(reading_of(path, answers).all_settings).split("--set "))
-    asked = ("data.known", "data.unfold")
-    lines = {part.strip() for part in line.split("--set ") if not part.startswith(asked)}
+    of_the_person = ("data.known", "data.unfold")
+    lines = {part.strip() for part in line.split("--set ") if not part.startswith(of_the_person)}
     assert {part.strip() for part in printed} == lines
     clients = load_series(
         settings_from({**changed_settings(None, changes), "data.path": str(path)}).data

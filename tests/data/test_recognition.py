@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.recognition import advice, source_of
+from fedproto_app.data.recognition import advice, reading_of
 from fedproto_app.data.table_form import Column, form_of
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import names_in, text_of
@@ -30,17 +30,17 @@ CONTENTS = {".png": encoded(noise(0, 4, 4, 3)), ".csv": b"u,v\n1,2\n3,4\n"}
     ],
 )
 def test_missing_or_damaged_files_go_by_name(tmp_path: Path, name: str, source: str) -> None:
-    assert source_of(tmp_path / name) == source
+    assert reading_of(tmp_path / name).source == source
     (tmp_path / name).write_bytes(b"PK\x03\x04")
-    assert source_of(tmp_path / name) == source
+    assert reading_of(tmp_path / name).source == source
 
 
 def test_what_no_source_reads(tmp_path: Path) -> None:
     (tmp_path / "x.feather").touch()
     with pytest.raises(DataError, match=r"reads such a file \(write it with DataFrame.to_p"):
-        source_of(tmp_path / "x.feather")
+        reading_of(tmp_path / "x.feather")
     with pytest.raises(DataError, match="no such file or folder"):
-        source_of(tmp_path / "y.weather")
+        reading_of(tmp_path / "y.weather")
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_folders_are_recognised_by_their_files(tmp_path: Path, files: str, sourc
     names = files.split()
     contents = {name: CONTENTS.get(Path(name).suffix.lower(), b"") for name in names}
     (tmp_path / "data").mkdir()
-    assert source_of(write_folder(tmp_path / "data", contents)) == source
+    assert reading_of(write_folder(tmp_path / "data", contents)).source == source
     if source in ("sequence-folder", "class-folders"):
-        assert source_of(write_zip(tmp_path / "data.ZIP", contents)) == source
+        assert reading_of(write_zip(tmp_path / "data.ZIP", contents)).source == source
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_npz_archives_are_recognised_by_their_arrays(
 ) -> None:
     zeros = {name: np.zeros(shape, dtype) for name, shape in arrays.items()}
     np.savez(tmp_path / "a.npz", **zeros)
-    assert source_of(tmp_path / "a.npz") == source
+    assert reading_of(tmp_path / "a.npz").source == source
 
 
 @pytest.mark.parametrize("columns", ["load,load", "load,"])

@@ -7,7 +7,14 @@ import pytest
 from fedproto_app.core.errors import DataError
 from fedproto_app.data import files
 from fedproto_app.data.clock import Stamps
-from fedproto_app.data.row_order import SORTED, TimedRows, TimeTwice, in_order, with_counts
+from fedproto_app.data.row_order import (
+    SORTED,
+    FileRows,
+    TimedRows,
+    TimeTwice,
+    in_order,
+    with_counts,
+)
 from fedproto_app.data.series import notes_of
 from fedproto_app.settings.choice import Repeated
 from tests.data.made_tables import load, written
@@ -16,7 +23,8 @@ from tests.data.made_tables import load, written
 def rows(times: object, zone: str = "", *, utc: bool = False) -> TimedRows:
     """Return rows in order, whose values are their places in the file."""
     stamps = Stamps(np.array(times, dtype="datetime64[us]"), utc)
-    return in_order(stamps, np.arange(len(stamps.times))[:, None] * 1.0, "a.csv", zone)
+    values = np.arange(len(stamps.times))[:, None] * 1.0
+    return in_order(FileRows(stamps, values, "a.csv"), zone)
 
 
 def night(freq: str, zone: str = "Europe/Berlin", day: str = "2024-10-27") -> np.ndarray:
@@ -42,6 +50,14 @@ def test_with_a_zone_both_hours_stay(freq: str, direction: int) -> None:
     assert ordered.stamps.utc
     assert ordered.stamps.times[0] == np.datetime64("2024-10-26T22:00")
     assert (np.diff(ordered.values[:, 0]) == direction).all()
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_a_row_may_be_missing_in_the_hour_that_comes_twice(direction: int) -> None:
+    local = [f"2024-10-27T{time}" for time in ("01:30", "02:00", "02:30", "02:00", "03:00")]
+    ordered = rows(local[::direction], "Europe/Berlin")
+    hours = (ordered.stamps.times - np.datetime64("2024-10-27")) / np.timedelta64(1, "h")
+    assert hours.tolist() == [-0.5, 0, 0.5, 1, 2]
 
 
 def test_with_a_zone_spring_has_no_gap() -> None:
@@ -98,10 +114,10 @@ HALVES = ["2024-01-01T00", "2024-01-01T01", "2024-01-01T01", "2024-01-01T02"]
 @pytest.mark.parametrize("values", [[1, 2, 2, 3], [1, 2, np.nan, 3], [1, np.nan, 2, 3]])
 def test_equal_rows_are_kept_once_and_counted(values: list[float]) -> None:
     stamps = Stamps(np.array(HALVES, dtype="datetime64[us]"))
-    ordered = in_order(stamps, np.array(values)[:, None], "a.csv")
+    ordered = in_order(FileRows(stamps, np.array(values)[:, None], "a.csv"))
     assert ordered.values[:, 0].tolist() == [1, 2, 3]
     assert ordered.places.tolist() == [0, 1, 3]
-    (note,) = with_counts({"": ordered})[""].notes
+    (note,) = with_counts([ordered])[0].notes
     assert note == "rows left out that repeat the time and values of another: 1"
 
 
@@ -109,9 +125,9 @@ def test_equal_rows_are_kept_once_and_counted(values: list[float]) -> None:
 def test_contradicting_rows_become_one_if_asked(repeated: Repeated, expected: list[float]) -> None:
     stamps = Stamps(np.array(HALVES, dtype="datetime64[us]"))
     values = np.array([1.0, 2.0, 4.0, 3.0])[:, None]
-    ordered = in_order(stamps, values, "a.csv", repeated=repeated)
+    ordered = in_order(FileRows(stamps, values, "a.csv"), repeated=repeated)
     assert ordered.values[:, 0].tolist() == expected
-    (note,) = with_counts({"": ordered})[""].notes
+    (note,) = with_counts([ordered])[0].notes
     assert note == f"rows with the time of another and other values, whose {repeated} is taken: 1"
 
 
@@ -157,9 +173,9 @@ def test_other_times_stay_as_they_are(late: np.ndarray) -> None:
 def test_a_row_between_the_steps_is_left_out_only_without_a_value() -> None:
     times = np.insert(QUARTERS, 3, np.datetime64("2024-01-01T00:33:41"))
     values = np.arange(21.0)[:, None]
-    assert len(in_order(Stamps(times), values, "a.csv").stamps.times) == 21
+    assert len(in_order(FileRows(Stamps(times), values, "a.csv")).stamps.times) == 21
     values[3] = np.nan
-    ordered = in_order(Stamps(times), values, "a.csv")
+    ordered = in_order(FileRows(Stamps(times), values, "a.csv"))
     assert (ordered.stamps.times == QUARTERS).all()
     assert ordered.notes == (
         "rows left out between the steps, without a value: 1, at 2024-01-01 00:33:41",
@@ -169,15 +185,25 @@ def test_a_row_between_the_steps_is_left_out_only_without_a_value() -> None:
 @pytest.mark.parametrize(
     ("times", "zone", "message"),
     [
-        (["2024-10-27T01", "2024-10-27T02"], "Europe/Berlin", "2 in row 2 may be .*00:00.*comes o"),
+        (
+            ["2024-10-27T01", "2024-10-27T02"],
+            "Europe/Berlin",
+            "2 in row 2 may be .*00:00.*does not s",
+        ),
         (
             ["2024-10-27T05", "2024-10-27T02", "2024-10-27T04", "2024-10-27T02"],
             "Europe/Berlin",
-            r"may be 2024-10-27 00:00:00\+00:00 or 2024-10-27 01:00:00\+00:00, .*in no order",
+            r"may be 2024-10-27 00:00:00\+00:00 or 2024-10-27 01:00:00\+00:00, .*does not show",
+        ),
+        (
+            ["2024-10-27T05", "2024-10-27T02", "2024-10-27T02", "2024-10-27T04"],
+            "Europe/Berlin",
+            "2 in row 2 may be .*the order of the rows does not show",
         ),
         (["2024-03-31T02:30"], "Europe/Berlin", "2024-03-31 02:30:00 in row 1 does not exist"),
         (["2024-03-31T02:30"], "Europe/Berln", "did you mean 'Europe/Berlin'"),
         (["2024-03-31T02:30"], "../../etc/passwd", "unknown"),
+        (["2024-03-31T02:30", "NaT"], "", "row 2 has no time"),
     ],
 )
 def test_what_a_zone_does_not_tell_is_refused(times: list[str], zone: str, message: str) -> None:
@@ -205,7 +231,7 @@ def test_clients_of_a_long_table_are_ordered_for_themselves(tmp_path) -> None:
 
 
 def test_rows_left_out_may_mean_zero(tmp_path) -> None:
-    """From a client's first value to the last time of all; the step divides all distances."""
+    """From a client's first value to the last time of all, and the step divides all distances."""
     text = "unique_id,ds,y\na,2024-01-01,1\na,2024-01-07,2\na,2024-01-10,\nb,2024-01-05,3\n"
     path = written(tmp_path, text)
     clients = load(path, "long-csv", missing="zero")

@@ -13,8 +13,8 @@ VALUES = np.array([1.0, 5.0, np.nan, 1.0, 5.0])  # mean 3, deviation 2
 
 
 def test_a_scale_by_hand() -> None:
-    scale = Scale.of(VALUES, np.append(VALUES, -1.0), period=1)
-    # Of the differences 4, 4 and 6, which are known.
+    scale = Scale.of_series(VALUES, np.append(VALUES, -1.0), period=1)
+    # The differences are 4, 4 and 6.
     assert scale == Scale(3.0, 2.0, seasonal_difference=14 / 3, is_negative=True)
     assert scale.standardised(VALUES[:2]).tolist() == [-1, 1]
     assert scale.original(np.array([-1.0, 1.0])).tolist() == [1, 5]
@@ -28,14 +28,14 @@ def test_a_scale_by_hand() -> None:
 def test_only_what_was_never_negative_has_a_floor(
     trained: np.ndarray, newer: np.ndarray, floor: float
 ) -> None:
-    assert Scale.of(trained, trained, period=1).floor(newer) == floor
+    assert Scale.of_series(trained, trained, period=1).floor(newer) == floor
 
 
 @pytest.mark.parametrize(
     "clock", [None, Clock(np.timedelta64(90, "s"), np.timedelta64(0, "s"), True)]
 )
 def test_a_kept_model_stores_numbers_from_which_its_scale_is_read(clock: Clock | None) -> None:
-    trained = TrainedSeries(Scale.of(VALUES, VALUES, period=2), end=9, clock=clock)
+    trained = TrainedSeries(Scale.of_series(VALUES, VALUES, period=2), end=9, clock=clock)
     numbers = trained.numbers()
     assert TrainedSeries.read(numbers, "a") == trained
     del numbers["std"]

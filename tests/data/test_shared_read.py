@@ -101,12 +101,12 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 
 def test_only_the_newest_content_is_kept_and_only_where_nodes_share_it(tmp_path: Path) -> None:
     first = DataSettings(path=str(written(tmp_path)))
-    kept = read_once(count_bytes, first)
-    assert read_once(count_bytes, DataSettings(), keep=False) is not kept
-    assert read_once(count_bytes, first, keep=False) is kept
+    content = read_once(count_bytes, first)
+    assert read_once(count_bytes, DataSettings(), keep=False) is not content
+    assert read_once(count_bytes, first, keep=False) is content
     read_once(count_bytes, DataSettings())
     assert len(shared_read._newest) == 1
-    assert read_once(count_bytes, first) is not kept
+    assert read_once(count_bytes, first) is not content
 
 
 def count_bytes(settings: DataSettings) -> list[int]:

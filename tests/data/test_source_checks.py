@@ -91,7 +91,7 @@ def test_a_path_for_a_source_without_files_is_refused(loader: Any, source: str) 
 
 
 def test_the_import_is_light() -> None:
-    """Every client process imports all formats; only the format in use may cost time."""
+    """Every client process imports all formats, but only the format in use may cost time."""
     program = "from fedproto_app.data.format import all_formats; all_formats()"
     command = [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"]
     printed = subprocess.check_output(command, text=True, cwd=Path(__file__).parents[2])

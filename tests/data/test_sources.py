@@ -107,11 +107,11 @@ def test_what_is_known_ahead_stays_known_wherever_the_values_end() -> None:
     assert part.future.ravel().tolist() == [4, 5, 6, 7]
     assert len(series.part(1).values) == len(series.part(1, 99).values) == 5
     assert len(series.part(0, -1).values) == 0
-    whole = trimmed(series)
-    assert (whole.start, whole.values.tolist()) == (4, [1, 2, 3, 4])
-    assert whole.future.ravel().tolist() == [5, 6, 7]
-    other = series.with_future(np.array([[70.0]]))
-    assert other.known.ravel().tolist() == [0, 1, 2, 3, 4, 5, 70]
+    cut = trimmed(series)
+    assert (cut.start, cut.values.tolist()) == (4, [1, 2, 3, 4])
+    assert cut.future.ravel().tolist() == [5, 6, 7]
+    replaced = series.with_future(np.array([[70.0]]))
+    assert replaced.known.ravel().tolist() == [0, 1, 2, 3, 4, 5, 70]
 
 
 def test_zeros_for_what_is_missing_reach_further_than_what_is_known() -> None:

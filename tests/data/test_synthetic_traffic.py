@@ -23,8 +23,8 @@ def on_common_clock(clients: list[ClientSeries], steps: int) -> np.ndarray:
 
 
 def test_a_seed_is_a_data_set() -> None:
-    for first, other in zip(sites(seed=1), sites(seed=2), strict=True):
-        assert not np.array_equal(first.values, other.values, equal_nan=True)
+    for first, second in zip(sites(seed=1), sites(seed=2), strict=True):
+        assert not np.array_equal(first.values, second.values, equal_nan=True)
 
 
 def test_a_site_is_the_same_again_and_among_more_sites() -> None:

@@ -1,4 +1,4 @@
-"""Every form of table: a small file is read as pandas reads it; damaged files are refused."""
+"""Every form of table: a small file is read as pandas reads it, and damaged files are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.data.made_tables import (
 )
 
 
-def counted(unit: str) -> pd.DataFrame:
+def epochs(unit: str) -> pd.DataFrame:
     """Return the frame with times that count from 1970."""
     return FRAME.set_axis(HOURS.as_unit(unit).asi8, axis=0).rename_axis("time")
 
@@ -46,9 +46,9 @@ WIDE: dict[str, tuple[str, dict[str, str]]] = {
     "backwards.csv": (FRAME[::-1].to_csv(), {}),
     "units.csv": (FRAME.to_csv().replace("\n", "\nCET,kW,kW\n", 1), {}),
     "pipes.csv": (FRAME.to_csv(sep="|"), {}),
-    "seconds.csv": (counted("s").to_csv(), {}),
-    "milliseconds.csv": (counted("ms").to_csv(), {}),
-    "nanoseconds.csv": (counted("ns").to_csv(), {}),
+    "seconds.csv": (epochs("s").to_csv(), {}),
+    "milliseconds.csv": (epochs("ms").to_csv(), {}),
+    "nanoseconds.csv": (epochs("ns").to_csv(), {}),
     "another-name.csv": (FRAME.rename_axis("Zeit").to_csv(), {"data.time-column": "Zeit"}),
     "texts-beside.csv": (FRAME.assign(note=list("abcdef")).to_csv(), CLIENTS),
 }
@@ -108,7 +108,7 @@ def test_numbers_may_be_names_if_someone_says_so_or_nothing_else_fits(tmp_path: 
 
 @pytest.mark.parametrize(
     "frame",
-    [FRAME, LONG, FRAME.rename_axis(None), counted("s")],
+    [FRAME, LONG, FRAME.rename_axis(None), epochs("s")],
     ids=["wide", "long", "unnamed", "integers"],
 )
 def test_parquet(tmp_path: Path, frame: pd.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Which column is the time, the client and the target; what only the person knows is asked."""
+"""Which column is the time, the client and the target, or what the person is asked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.format import Reading
 from fedproto_app.data.recognition import reading_of
-from fedproto_app.data.table_form import Column, Form, Question, form_of
+from fedproto_app.data.table_form import Column, Question, form_of
 
 HOURS = [f"2024-01-{1 + n // 24:02d} {n % 24:02d}:00" for n in range(60)]
 LOAD = [f"{50 + 7 * np.sin(n) + n % 5:.2f}" for n in range(60)]
@@ -18,7 +19,7 @@ HEAT = [f"{10 + 3 * np.cos(n):.1f}" for n in range(60)]
 RISING = [str(n) for n in range(7, 67)]
 
 
-def form(answers: dict[str, str] | None = None, rows: int = 0, **columns: list[str]) -> Form:
+def form(answers: dict[str, str] | None = None, rows: int = 0, **columns: list[str]) -> Reading:
     """Return the form of a table of these columns, whose last ten rows are its end."""
     of_table = [Column(name, cells[:50], cells[50:]) for name, cells in columns.items()]
     return form_of(of_table, answers, rows=rows)
@@ -33,7 +34,7 @@ def question(answers: dict[str, str] | None = None, rows: int = 0, **columns: li
 
 def test_a_column_per_client_stays_wide() -> None:
     read = form(time=HOURS, north=LOAD, south=HEAT)
-    assert (read.kind, read.settings, read.notes, read.left_out) == ("wide", {}, (), ())
+    assert (read.source, read.settings, read.notes, read.left_out) == ("wide-csv", {}, (), ())
     assert form(north=LOAD, south=HEAT).settings == {}
     sensors = {f"s{n}": LOAD for n in range(48)}
     assert form(time=HOURS, **sensors).settings == {}
@@ -44,7 +45,7 @@ def test_a_column_per_client_stays_wide() -> None:
 @pytest.mark.parametrize("name", ["y", "target", "Y"])
 def test_a_usual_name_is_the_target(name: str) -> None:
     read = form(unique_id=["a"] * 60, ds=HOURS, **{name: LOAD}, heat=HEAT)
-    assert (read.kind, read.settings, read.target) == ("long", {}, name)
+    assert (read.source, read.settings, read.target) == ("long-csv", {}, name)
     assert (read.notes, read.beside) == ((), ("heat",))
 
 
@@ -68,8 +69,8 @@ def test_columns_that_are_named_as_known_are_neither_target_nor_client() -> None
 def test_among_several_the_target_is_asked_for(names: tuple[str, str]) -> None:
     site = ["a"] * 50 + ["b"] * 10
     columns = {"site": site, "time": HOURS, names[0]: LOAD, names[1]: HEAT}
-    asked = question(**columns)
-    assert asked == (
+    text = question(**columns)
+    assert text == (
         f"which column is to be forecast: {names[0]}, {names[1]}? name it with --target COLUMN or "
         "--set data.columns=COLUMN"
     )
@@ -82,7 +83,7 @@ def test_a_name_of_no_client_is_asked_about(name: str) -> None:
     columns = {"time": HOURS, name: [str(n % 7) for n in range(60)], "load": LOAD}
     assert f"is {name!r} a client?" in question(**columns)
     assert form({"data.columns": "load"}, **columns).target == "load"
-    assert form({"data.clients": f"{name},load"}, **columns).kind == "wide"
+    assert form({"data.clients": f"{name},load"}, **columns).source == "wide-csv"
 
 
 def test_numbers_of_the_steps_are_the_time() -> None:
@@ -101,8 +102,8 @@ def test_row_numbers_beside_times_are_left_out() -> None:
     assert read.settings == {"data.clients": "north"}
     assert read.left_out == ("column 'No' rises by 1 in each row, as row numbers do: left out",)
     assert form({"data.clients": "No,north"}, time=HOURS, No=RISING, north=LOAD).left_out == ()
-    many = {f"s{n}": LOAD for n in range(13)}
-    assert "column 'No' is no client" in question(time=HOURS, No=RISING, **many)
+    sensors = {f"s{n}": LOAD for n in range(13)}
+    assert "column 'No' is no client" in question(time=HOURS, No=RISING, **sensors)
 
 
 def test_pandas_index_is_left_out_if_another_column_is_the_time() -> None:
@@ -113,13 +114,13 @@ def test_pandas_index_is_left_out_if_another_column_is_the_time() -> None:
 
 
 def test_texts_without_times_are_a_question() -> None:
-    few = ["east", "west"] * 30
-    asked = question(region=few, load=LOAD)
-    assert "no column holds times that can be read" in asked
-    assert "'region' holds texts, such as 'east'" in asked
-    assert "--set data.clients=load" in asked
-    assert form({"data.clients": "load"}, region=few, load=LOAD).kind == "wide"
-    assert "which column holds the times?" in question(unique_id=few, load=LOAD)
+    regions = ["east", "west"] * 30
+    text = question(region=regions, load=LOAD)
+    assert "no column holds times that can be read" in text
+    assert "'region' holds texts, such as 'east'" in text
+    assert "--set data.clients=load" in text
+    assert form({"data.clients": "load"}, region=regions, load=LOAD).source == "wide-csv"
+    assert "which column holds the times?" in question(unique_id=regions, load=LOAD)
 
 
 def stores(first: int, last: int) -> list[str]:
@@ -128,7 +129,7 @@ def stores(first: int, last: int) -> list[str]:
 
 
 def test_whole_numbers_name_clients_only_if_times_repeat() -> None:
-    """Of 4 × 60 hours in a row, the last is 60 hours after the first."""
+    """The last of 4 × 60 hours in a row is 60 hours after the first."""
     columns = {"time": HOURS, "store": stores(1, 4), "load": LOAD}
     assert form(rows=4 * 60, **columns).settings == {"data.client-column": "store"}
     assert form(rows=60, **columns).settings == {}
@@ -140,9 +141,9 @@ def test_whole_numbers_name_clients_only_if_times_repeat() -> None:
 
 def test_a_text_that_never_changes_may_be_a_remark_beside_clients() -> None:
     columns = {"time": HOURS, "north": LOAD, "south": HEAT, "note": ["ok"] * 60}
-    asked = question(**columns)
-    assert asked.endswith("if every column is a client, --set data.clients=north,south")
-    assert form({"data.clients": "north,south"}, **columns).kind == "wide"
+    text = question(**columns)
+    assert text.endswith("if every column is a client, --set data.clients=north,south")
+    assert form({"data.clients": "north,south"}, **columns).source == "wide-csv"
 
 
 def test_the_text_that_changes_names_the_client() -> None:

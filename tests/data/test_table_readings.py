@@ -1,5 +1,5 @@
-"""Forms of tables that people have: each is read as it is meant, with notes on what was done to it,
-or refused in one line with the option that reads it.
+"""Forms of tables that people have. Each is read as its author means it, with notes on what was
+done to it, or refused in one line with the option that reads it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def hour_24(client: int, hour: int) -> str:
 
 
 LONG = "unique_id,ds,y\n"
-# The text of a file, the answers of a person, and the notes in which it is read.
+# The text of a file, the answers of a person, and the notes on how it was read.
 READ: dict[str, tuple[str, dict[str, object], list[str]]] = {
     "comments above": (
         f"# made by hand\n# a, b, c, d\ntime,c0,c1,c2\n{wide()}",
@@ -171,8 +171,8 @@ READ: dict[str, tuple[str, dict[str, object], list[str]]] = {
 @pytest.mark.parametrize("case", READ)
 def test_forms_that_are_read(case: str, tmp_path: Path) -> None:
     text, answers, notes = READ[case]
-    clients, said = read(written(tmp_path, text), answers)
-    assert said == notes
+    clients, notes_said = read(written(tmp_path, text), answers)
+    assert notes_said == notes
     for number, client in enumerate(clients):
         assert client.start == 24 * 365 * 54 + 24 * 13  # 2024-01-01 00:00, 13 leap days since 1970
         expected = [value(number, hour) for hour in range(len(client.values))]

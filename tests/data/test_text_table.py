@@ -1,4 +1,4 @@
-"""What guards the reader of text files: memory, lines, columns; and blocks that fit together."""
+"""What guards the reader of text files: memory, lines, columns, and blocks that fit together."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def test_rows_are_counted_as_csv_counts_them(rows: list[list[str]]) -> None:
 
 @pytest.mark.usefixtures("in_small_pieces")
 def test_the_style_of_numbers_is_that_of_the_whole_file(tmp_path: Path) -> None:
-    """The first blocks are numbers for pandas; only the last cell shows what their points mean."""
+    """The first blocks are numbers for pandas, but only the last cell shows what points mean."""
     lines = ["a;b", *["1.100;2"] * 9, "1.100,5;2"]
     clients = load(written(tmp_path, "\n".join(lines)), "wide-csv")
     assert values_of(clients) == {"a": [*[1100] * 9, 1100.5], "b": [2] * 10}
     (note,) = clients["a"].notes
     assert note == "'1.100,5' in line 11 is read as 1100.5, and other numbers alike"
-    many = load(written(tmp_path, "\n".join(["a;b", *["1,5;2,5"] * 2000])), "wide-csv")
-    assert values_of(many) == {"a": [1.5] * 2000, "b": [2.5] * 2000}
+    long = load(written(tmp_path, "\n".join(["a;b", *["1,5;2,5"] * 2000])), "wide-csv")
+    assert values_of(long) == {"a": [1.5] * 2000, "b": [2.5] * 2000}
     quoted = load(written(tmp_path, 'a,b\n"1,5",2\n"1.000,5",3\n'), "wide-csv")
     assert values_of(quoted) == {"a": [1.5, 1000.5], "b": [2, 3]}
     english = written(tmp_path, 'a,b\n"1,100.5",2\n"2,200",3\n')

@@ -53,7 +53,7 @@ def targets_of(windows: ClientWindows) -> NDArray[np.float32]:
 
 def test_inputs_are_close_then_periodic_values_oldest_first() -> None:
     windows = make_windows(series(np.arange(40)), SMALL)
-    # Sample 0's target is v[8]: close v[6], v[7]; periodic v[0], v[4].
+    # Sample 0's target is v[8]: close v[6], v[7] and periodic v[0], v[4].
     raw = inputs_of(windows)[[0, 5]]
     np.testing.assert_allclose(raw, [[6, 7, 0, 4], [11, 12, 5, 9]], atol=1e-4)
     np.testing.assert_allclose(targets_of(windows)[:, 0], np.arange(8, 40), atol=1e-4)
@@ -100,7 +100,7 @@ def test_a_missing_target_is_masked_and_a_missing_input_carried_forward() -> Non
     assert not windows.present[12]
     assert windows.present.sum() == 31
     raw = inputs_of(windows)
-    # Sample 13 (target v[21]) has close values v[19] and v[20] := v[19]; sample 16 (target v[24])
+    # Sample 13 (target v[21]) has close values v[19] and v[20] := v[19]. Sample 16 (target v[24])
     # has v[20] := v[19] as its later periodic value.
     np.testing.assert_allclose(raw[13][:2], [19, 19], atol=1e-4)
     np.testing.assert_allclose(raw[16][3], 19, atol=1e-4)
@@ -150,8 +150,8 @@ AHEAD = DataSettings(period=4, close_window=2, periodic_window=2, horizon=3)
 
 def test_several_values_ahead_by_hand() -> None:
     windows = make_windows(series(np.arange(50)), AHEAD)
-    # Sample 0's targets are v[8], v[9], v[10]: close v[6], v[7]; two periods before each of them
-    # v[0], v[1], v[2]; one period before v[4], v[5], v[6].
+    # Sample 0's targets are v[8], v[9], v[10]: close v[6], v[7], two periods before each of them
+    # v[0], v[1], v[2], and one period before v[4], v[5], v[6].
     np.testing.assert_allclose(inputs_of(windows)[0], [6, 7, 0, 1, 2, 4, 5, 6], atol=1e-4)
     targets = targets_of(windows)
     np.testing.assert_allclose(targets[[0, -1]], [[8, 9, 10], [47, 48, 49]], atol=1e-4)
@@ -209,26 +209,26 @@ def test_the_test_part_begins_where_the_settings_say() -> None:
         assert len(windows.targets[windows.test]) == 24 * 5
         assert windows.start + windows.validation_end == begin
         assert windows.train_samples == 3 * 24
-    counted = hourly(20, clock=None)
-    assert make_windows(counted, DataSettings(test_start="400")).validation_end == 400 - 72
+    without_clock = hourly(20, clock=None)
+    assert make_windows(without_clock, DataSettings(test_start="400")).validation_end == 400 - 72
 
 
 @pytest.mark.parametrize(
-    ("clock", "given", "reason"),
+    ("clock", "text", "reason"),
     [
         (None, "2000-01-20", "the source has no times; give the number of a step"),
         (Clock(np.timedelta64(1, "h"), np.timedelta64(0, "h")), "400", "has times; give a time"),
     ],
 )
 def test_a_test_part_begins_at_a_time_of_the_source(
-    clock: Clock | None, given: str, reason: str
+    clock: Clock | None, text: str, reason: str
 ) -> None:
-    with pytest.raises(DataError, match=f"data.test-start = '{given}': .*{reason}"):
-        why_refused(hourly(20, clock=clock), DataSettings(test_start=given))
+    with pytest.raises(DataError, match=f"data.test-start = '{text}': .*{reason}"):
+        why_refused(hourly(20, clock=clock), DataSettings(test_start=text))
 
 
 @pytest.mark.parametrize(
-    ("clock", "given", "begin"),
+    ("clock", "text", "begin"),
     [
         (Clock(np.timedelta64(1, "M"), np.timedelta64(-1, "D")), "2014-10", "2014-10-31"),
         (Clock(np.timedelta64(3, "M"), np.timedelta64(0, "D"), form="Q"), "2014Q4", "2014Q4"),
@@ -236,9 +236,9 @@ def test_a_test_part_begins_at_a_time_of_the_source(
         (Clock(DAY, 0 * DAY, week="1111100"), "2014-10-04", "2014-10-06"),  # a Saturday
     ],
 )
-def test_a_test_part_begins_at_a_step_of_the_calendar(clock: Clock, given: str, begin: str) -> None:
+def test_a_test_part_begins_at_a_step_of_the_calendar(clock: Clock, text: str, begin: str) -> None:
     series = ClientSeries("a", np.ones(9), clock=clock)
-    assert clock.time(start_of_test(series, DataSettings(test_start=given))) == begin
+    assert clock.time(start_of_test(series, DataSettings(test_start=text))) == begin
 
 
 def test_local_times_of_a_zone_begin_the_test_part() -> None:
@@ -272,10 +272,10 @@ def test_the_shortest_length_of_a_huge_horizon_is_told_at_once() -> None:
 
 
 def test_the_windows_of_a_backtest_share_the_test_part() -> None:
-    whole = DataSettings(period=4, close_window=1, periodic_window=1)
+    settings = DataSettings(period=4, close_window=1, periodic_window=1)
     tested: list[list[int]] = []
     for number in range(1, 6):
-        data = whole.model_copy(update={"backtest": f"{number}/5"})
+        data = settings.model_copy(update={"backtest": f"{number}/5"})
         values = np.arange(math.floor(1000 * data.used_share + 1e-9), dtype=float)
         windows = make_windows(series(values), data)
         tested.append(targets_of(windows)[windows.test, 0].round().astype(int).tolist())
@@ -453,7 +453,7 @@ def test_whatever_a_run_asks_for_parts_differ_by_whole_blocks(
     used = windows.batches
     assert sorted(used.ravel()) == list(range(used.min(), used.max() + 1))  # each sample once
     assert used.max() + horizon <= windows.train_end
-    # The scale is that of the blocks, so it says nothing of the values beside them.
+    # The blocks alone set the scale, so it says nothing of the values beside them.
     in_blocks = client.values[first - start : end - start]
     assert (windows.scale.mean, windows.scale.std) == (
         pytest.approx(in_blocks.mean()),

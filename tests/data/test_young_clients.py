@@ -36,7 +36,7 @@ def inputs_of(windows: ClientWindows) -> NDArray[np.float32]:
 
 
 def test_the_look_back_reaches_before_the_series_by_hand() -> None:
-    """Of ten values seven are trained on, one is for validation, two are tested."""
+    """Seven of ten values are trained on, one is for validation, two are tested."""
     windows = make_windows(series(np.arange(10)), SMALL)
     assert windows.batches.shape == (2, 4)
     assert windows.train_samples == 8
@@ -47,11 +47,11 @@ def test_the_look_back_reaches_before_the_series_by_hand() -> None:
     raw = inputs_of(windows).round(4)
     # v[1] knows v[0] alone.
     assert raw[first + 1].tolist() == [0, 0, 0, 0]
-    # v[3]: close v[1], v[2]; no value of its phase is known.
+    # v[3]: close v[1], v[2], and no earlier value of its phase.
     assert raw[first + 3].tolist() == [1, 2, 0, 0]
-    # v[5]: close v[3], v[4]; two periods before it as one period before it, v[1].
+    # v[5]: close v[3], v[4], and v[1] for both one and two periods before it.
     assert raw[first + 5].tolist() == [3, 4, 1, 1]
-    # v[9]: everything is there.
+    # v[9]: all values.
     assert raw[first + 9].tolist() == [7, 8, 1, 5]
     assert windows.scale.mean == np.arange(7).mean()
     assert windows.missing_share == 0
@@ -68,8 +68,8 @@ def test_a_place_before_the_series_moves_forward_by_whole_periods(
     padded = np.concatenate([np.zeros(begin), values])
     first = np.array([begin + place])
     past = sample_inputs(padded, first, first, settings, begin)[0].tolist()
-    wanted = (window_positions(first, settings)[0] - begin).tolist()
-    for number, (position, value) in enumerate(zip(wanted, past, strict=True)):
+    positions = (window_positions(first, settings)[0] - begin).tolist()
+    for number, (position, value) in enumerate(zip(positions, past, strict=True)):
         if place == 0:
             expected = 0.0
         elif position >= 0:
@@ -84,7 +84,7 @@ def test_a_place_before_the_series_moves_forward_by_whole_periods(
 @pytest.mark.parametrize("horizon", [1, 3, 5])
 @pytest.mark.parametrize("length", range(6, 40))
 def test_no_train_target_is_later_than_the_train_part(length: int, horizon: int) -> None:
-    """Batches are whole periods whose rows have their phase; the parts share no target."""
+    """Batches are whole periods whose rows have their phase, and the parts share no target."""
     settings = SMALL.model_copy(update={"horizon": horizon, "scale": "0,1"})
     client = series(np.arange(100.0, 100 + length), start=3)
     if (reason := why_refused(client, settings)) is not None:
@@ -111,7 +111,7 @@ def test_no_train_target_is_later_than_the_train_part(length: int, horizon: int)
 
 @pytest.mark.parametrize(("days", "trained", "validated"), [(0, 0, 0), (1, 21, 3), (3, 63, 9)])
 def test_days_before_the_test_part(days: int, trained: int, validated: int) -> None:
-    """Of a newcomer's own hours, an eighth is for validation; the first value is no target."""
+    """An eighth of a newcomer's hours is for validation, and the first value is no target."""
     values = np.random.default_rng(0).normal(size=24 * (days + 10))
     client = ClientSeries("a", values, 24 * (100 - days), clock=HOURS)
     settings = DataSettings(test_start="1970-04-11", scale="0,1")

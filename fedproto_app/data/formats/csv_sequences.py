@@ -93,7 +93,8 @@ def load_recordings(settings: DataSettings) -> SequencePool:
     targets: list[NDArray[np.float64]] = []
     clients: list[str] = []
     for client, values in recordings.items():
-        ends = _ends(len(values[: settings.max_steps or None]), settings)
+        steps = len(values[: settings.max_steps or None])
+        ends = range(settings.sequences.window, steps + 1, settings.sequences.stride)
         inputs = float32_steps(np.delete(values, target, axis=1))
         sequences += [inputs[end - settings.sequences.window : end] for end in ends]
         targets.append(values[[end - 1 for end in ends], target])
@@ -112,11 +113,6 @@ def load_recordings(settings: DataSettings) -> SequencePool:
         np.array(clients),
         dict.fromkeys(recordings, ""),
     )
-
-
-def _ends(steps: int, settings: DataSettings) -> range:
-    """Return the end of each window, exclusive."""
-    return range(settings.sequences.window, steps + 1, settings.sequences.stride)
 
 
 def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], dict[str, Matrix]]:

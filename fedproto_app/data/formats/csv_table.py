@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,10 +96,10 @@ class CsvFile(TableFile):
         # With the delimiter as its decimal sign, pandas would cut cells: texts are safe.
         in_texts = style == "texts" or (style == "comma" and self.delimiter == ",")
         kinds: dict[int, Any] = dict.fromkeys(columns.read if in_texts else (), "str")
-        missing: Any = MISSING  # pandas takes places for names, its stubs do not
-        if columns.clients is not None:  # "NA" may be a country's code
-            names = columns.parts(columns.clients)
-            missing = {place: [""] if place in names else MISSING for place in columns.read}
+        empty_end = [self.head.index] if self.head.index == len(self.head.names) - 1 else []
+        names = [*columns.parts(columns.clients), *empty_end]  # "NA" may be a country's code
+        # pandas takes places for names, its stubs do not.
+        missing: Any = {p: [""] if p in names else MISSING for p in (*columns.read, *empty_end)}
         first = 0
         try:
             for block in _checked(text, self.head, self.delimiter, columns):
@@ -110,7 +110,7 @@ class CsvFile(TableFile):
                         sep=self.delimiter,
                         decimal="," if style == "comma" and not in_texts else ".",
                         names=range(len(self.head.names)),
-                        usecols=columns.read,
+                        usecols=list(missing),
                         dtype=kinds,
                         na_values=missing,
                         header=None,
@@ -129,6 +129,13 @@ class CsvFile(TableFile):
                 if numbers:
                     kinds |= dict.fromkeys(numbers, object)
                     frame = parsed()
+                for place in empty_end:
+                    if (has_value := frame[place].notna().to_numpy()).any():
+                        raise DataError(
+                            f"{self._where}: the last column has no name, but a value in "
+                            f"{self._row_name(first + int(has_value.argmax()))}; give the column a "
+                            "name"
+                        )
                 frame.index = pd.RangeIndex(first, first + len(frame))
                 first += len(frame)
                 yield frame
@@ -169,14 +176,6 @@ def _checked(
                 f"{_IF_TITLES if rows + place == head.rows else ''}"
             )
 
-    def refuse_value(line: int) -> NoReturn:
-        raise DataError(
-            f"{where}: the last column has no name, but a value in line {line}; give the column a "
-            "name"
-        )
-
-    has_empty_end = head.index == width - 1
-    empty_end = re.compile(rf"{re.escape(delimiter)} *\r?\n".encode())
     no_sign = bytes(sorted({*range(256)} - {*f"\n{delimiter}".encode()}))
     for block in blocks:
         if b'"' in block:
@@ -184,20 +183,17 @@ def _checked(
         signs = np.frombuffer(block.translate(None, no_sign), np.uint8)
         ends = np.flatnonzero(signs == _LINE_END)
         require(np.diff(ends, prepend=-1))
-        for place, line in enumerate(block.splitlines(keepends=True) if has_empty_end else ()):
-            if not empty_end.search(line):
-                refuse_value(rows + place + 1)
         rows, size = rows + len(ends), size + len(block)
         require_room(columns.bytes_of(rows) + size, where)
         yield block
     else:
         return
-    taken, end = list[bytes](), 0  # blocks whose rows are not all read yet, and their last line
+    unread, end = list[bytes](), 0  # blocks whose rows are not all read yet, and their last line
 
     def lines() -> Iterator[str]:
         nonlocal end
         for quoted in chain([block], blocks):
-            taken.append(quoted)
+            unread.append(quoted)
             in_block = quoted.decode().split("\n")[:-1]
             end += len(in_block)
             yield from (f"{line}\n" for line in in_block)
@@ -207,13 +203,11 @@ def _checked(
         if len(row) != width and (row or width > 1):
             require(np.array([max(len(row), 1)]))
         rows += 1
-        if has_empty_end and row and row[-1].strip():
-            refuse_value(rows)
         if reader.line_num == end:
-            size += sum(map(len, taken))
+            size += sum(map(len, unread))
             require_room(columns.bytes_of(rows) + size, where)
-            yield b"".join(taken)
-            taken.clear()
+            yield b"".join(unread)
+            unread.clear()
 
 
 def _without_blank_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -242,8 +236,8 @@ def _blocks(source: Path | bytes, where: str) -> Iterator[bytes]:
             end_of_line = stream.readline(LONGEST_LINE + 1)
             block += end_of_line
             if len(end_of_line) > LONGEST_LINE:
-                with open_unpacked(source, where) as again:
-                    line = (again.read(size) + block).count(b"\n") + 1
+                with open_unpacked(source, where) as reopened:
+                    line = (reopened.read(size) + block).count(b"\n") + 1
                 raise DataError(
                     f"{where}: line {line} is longer than {LONGEST_LINE >> 20} MiB; is it a table?"
                 )

@@ -82,12 +82,12 @@ def _sample(path: Path, answers: DataSettings) -> Sample:
 
 
 def _sheet(
-    path: Path, name: str, most: int | None = None
+    path: Path, name: str, limit: int | None = None
 ) -> tuple[list[Row], int, tuple[str, ...]]:
     """Return the rows of a sheet, the number of the first of them, and notes.
 
     name: of the sheet. "" means the first with a row of values, else the first that is not empty.
-    most: the number of rows to read, by default all.
+    limit: the number of rows to read, by default all.
 
     Empty rows and columns around the table are left out.
     """
@@ -98,7 +98,7 @@ def _sheet(
         read = [book.worksheets[titles.index(name)]] if name else book.worksheets
         chosen: tuple[str, list[Row], int] | None = None
         for sheet in read:
-            rows, first = _rows(sheet, path, most)
+            rows, first = _rows(sheet, path, limit)
             has_values = _has_values(rows)
             if rows and (chosen is None or has_values):
                 chosen = sheet.title, rows, first
@@ -106,7 +106,7 @@ def _sheet(
                 break
         if chosen is not None:
             title, rows, first = chosen
-            unread = ", ".join(other for other in titles if other != title)
+            unread = ", ".join(unread for unread in titles if unread != title)
             note = f"only the sheet {title!r} is read, not {unread}: data.sheet chooses"
             return rows, first, (note,) if unread and not name else ()
     raise DataError(f"{path}: no cell has a value")
@@ -122,7 +122,7 @@ def _has_values(rows: list[Row]) -> bool:
     return False
 
 
-def _rows(sheet: ReadOnlyWorksheet, path: Path, most: int | None) -> tuple[list[Row], int]:
+def _rows(sheet: ReadOnlyWorksheet, path: Path, limit: int | None) -> tuple[list[Row], int]:
     sheet.reset_dimensions()  # what a file says of its size may be wrong
     rows: list[Row] = []
     first, cells, width, checked = 0, 0, 0, 0
@@ -142,7 +142,7 @@ def _rows(sheet: ReadOnlyWorksheet, path: Path, most: int | None) -> tuple[list[
         if cells > checked:  # not at each row, as it asks the system
             require_room(_CELL_BYTES * cells, path)
             checked = cells + _UNCHECKED
-        if most is not None and len(rows) == most:
+        if limit is not None and len(rows) == limit:
             break
     while rows and not rows[-1]:
         rows.pop()
@@ -165,8 +165,8 @@ def _text(cell: object) -> str:
         return ""
     if isinstance(cell, date):
         return cell.isoformat(" ") if isinstance(cell, datetime) else cell.isoformat()
-    whole = int(cell) if isinstance(cell, float) and cell.is_integer() else cell
-    return str(whole).strip()
+    number = int(cell) if isinstance(cell, float) and cell.is_integer() else cell
+    return str(number).strip()
 
 
 def _texts(cells: Row) -> Series:
@@ -179,13 +179,13 @@ def _numbers_or_texts(cells: Row) -> Series:
     """Return a column of numbers, NaN where missing, and of texts where a cell holds another."""
     import pandas as pd
 
-    cells = [None if (text := _text(cell)) in MISSING else _typed(cell, text) for cell in cells]
+    texts = [_text(cell) for cell in cells]
+    cells = [
+        None if text in MISSING else cell if type(cell) in (int, float) else text
+        for cell, text in zip(cells, texts, strict=True)
+    ]
     has_text = any(isinstance(cell, str) for cell in cells)
     return pd.Series(cells, dtype=object if has_text else "float64")
-
-
-def _typed(cell: object, text: str) -> object:
-    return cell if type(cell) in (int, float) else text
 
 
 def _times(cells: Row) -> Series:

@@ -21,8 +21,8 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data.clock import Matrix, Stamps, Times
 from fedproto_app.data.files import require_room
 from fedproto_app.data.format import Format, Source, by_name
-from fedproto_app.data.row_order import in_order, with_counts
-from fedproto_app.data.series import ClientSeries, ColumnNames, columns_on_a_clock, counted_columns
+from fedproto_app.data.row_order import FileRows
+from fedproto_app.data.series import ClientSeries, ColumnNames, series_of
 from fedproto_app.settings import DataSettings
 
 if TYPE_CHECKING:
@@ -43,12 +43,8 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
             times, utc = _times(rows, path), "tz" in rows.attrs
     except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's and numpy's
         raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
-    columns = ColumnNames(times="time")
-    if times is None:
-        yield from counted_columns(names, values, columns=columns)
-        return
-    rows = with_counts({"": in_order(Stamps(times, utc), values, path)})[""]
-    yield from columns_on_a_clock(names, rows, path, columns=columns)
+    rows = FileRows(None if times is None else Stamps(times, utc), values, path, names)
+    yield from series_of([rows], settings, ColumnNames(times="time"))
 
 
 def _the_frame(file: File, path: Path) -> Group:

@@ -81,16 +81,9 @@ def _undivided(archive: Archive, settings: DataSettings) -> ImagePool:
     owners = [""] * len(labels) if clients is None else clients.tolist()
     class_names = [classes[label] for label in labels.tolist()]
     is_test = drawn_for_test(list(zip(owners, class_names, strict=True)))
-
-    def split(places: Positions) -> ImageSplit:
-        return ImageSplit(
-            labels[places],
-            [f"{path.name}/x[{place}]" for place in places.tolist()],
-            lambda positions: pixels.load(places[positions]),
-            None if clients is None else clients[places],
-        )
-
-    train, test = (split(np.flatnonzero(part)) for part in (~is_test, is_test))
+    names = [f"{path.name}/x[{place}]" for place in range(len(labels))]
+    images = ImageSplit(labels, names, pixels.load, clients)
+    train, test = (images.part(np.flatnonzero(part)) for part in (~is_test, is_test))
     return ImagePool(classes, layout.image, train, test)
 
 
@@ -171,13 +164,13 @@ def _labels(
     """Return the classes, and the labels in each of these arrays. The first array is for
     training."""
     path, values = archive.path, {name: archive.column(name, "iuU") for name in names}
-    first, *others = values.values()
+    first, *further = values.values()
     for name, array in values.items():
         if (array.dtype.kind == "U") != (first.dtype.kind == "U"):
             raise DataError(f"{path}: {names[0]} holds {first.dtype}, {name} {array.dtype}")
     if "classes" not in archive.names:
-        further = [name for array in others for name in _distinct(array)]
-        classes = all_classes(_distinct(first), further, settings, str(path))
+        in_test = [name for array in further for name in _distinct(array)]
+        classes = all_classes(_distinct(first), in_test, settings, str(path))
     else:
         classes = tuple(archive.column("classes", "U").tolist())
         if first.dtype.kind != "U":

@@ -32,14 +32,15 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
             return
         if "values" not in archive.names:
             for name in archive.names:
-                yield ClientSeries(name, _numbers(archive, name, 1))
+                numbers = archive.numbers(name, 1, "1-D, a client each")
+                yield ClientSeries(name, numbers.astype(np.float64))
             return
         if unexpected := set(archive.names) - {"values", "names"}:
             raise DataError(
                 f"{path}: beside 'values' only 'names' is expected, "
                 f"found {', '.join(sorted(unexpected))}"
             )
-        values = _numbers(archive, "values", 2)
+        values = archive.numbers("values", 2, "time steps × clients").astype(np.float64)
         names = [f"client-{number:03d}" for number in range(values.shape[1])]
         if "names" in archive.names:
             names = [str(name) for name in archive.array("names").ravel()]
@@ -92,41 +93,33 @@ def _saved_series(archive: Archive) -> Iterator[ClientSeries]:
     if (lengths < 0).any() or lengths.sum() != len(values) or len(starts) != count or not is_clocks:
         raise DataError(f"{archive.path}: its arrays do not fit together")
     assert names is not None  # required above
-    nothing: tuple[tuple[str, ...], list[Matrix]] = (), [np.empty((0, 0))] * count
-    columns, blocks = _saved_known(archive, count) if has_known else nothing
+    columns: tuple[str, ...] = ()
+    blocks: list[Matrix] = [np.empty((0, 0))] * count
+    if has_known:
+        columns, blocks = _saved_known(archive, count)
     parts = np.split(values, np.cumsum(lengths))[:-1]
     clients = zip(names, parts, starts, clocks, blocks, strict=True)
-    for name, part, start, of_clock, known in clients:
+    for name, part, start, of_clock, block in clients:
         try:
-            clock = Clock.of(of_clock) if of_clock.any() else None
+            clock = Clock.from_numbers(of_clock) if of_clock.any() else None
         except ValueError:
             raise DataError(f"{archive.path}: its arrays do not fit together") from None
-        yield ClientSeries(str(name), part, int(start), clock=clock, known=known, columns=columns)
+        yield ClientSeries(str(name), part, int(start), clock=clock, known=block, columns=columns)
 
 
 def _saved_known(archive: Archive, count: int) -> tuple[tuple[str, ...], list[Matrix]]:
     """Return the names of the columns known in advance, and each client's values in them."""
-    known = _numbers(archive, "known", 2)
+    cells = archive.numbers("known", 2, "time steps × columns").astype(np.float64)
     columns = tuple(map(str, archive.column("columns", "U")))
     rows = archive.column("rows", "i").astype(np.int64)
     if (
         len(rows) != count
         or (rows < 0).any()
-        or known.shape != (rows.sum(), len(columns))
+        or cells.shape != (rows.sum(), len(columns))
         or len(set(columns)) < len(columns)
     ):
         raise DataError(f"{archive.path}: its columns known in advance do not fit together")
-    return columns, np.split(known, np.cumsum(rows))[:-1]
-
-
-def _numbers(archive: Archive, name: str, dimensions: int) -> NDArray[np.float64]:
-    numbers, where = archive.array(name), f"{archive.path}: array {name!r}"
-    if numbers.dtype.kind not in "iuf":
-        raise DataError(f"{where} holds {numbers.dtype}, not numbers")
-    if numbers.ndim != dimensions:
-        expected = "time steps × clients" if dimensions == 2 else "1-D, a client each"
-        raise DataError(f"{where} has shape {numbers.shape}, expected {expected}")
-    return numbers.astype(np.float64)
+    return columns, np.split(cells, np.cumsum(rows))[:-1]
 
 
 FORMAT = Format((Source("npz", "series", load_npz),), "an .npz file", by_name(".npz"))

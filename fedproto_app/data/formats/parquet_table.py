@@ -16,10 +16,10 @@ from fedproto_app.data.table import (
     BLOCK_CELLS,
     INDEX,
     LOOKED_AT,
-    TIME_NAMES,
     Columns,
     Head,
     TableFile,
+    place_of_times,
     require_few_columns,
 )
 from fedproto_app.data.table_form import Column
@@ -71,9 +71,6 @@ class ParquetFile(TableFile):
                 frame = selected.to_pandas(ignore_metadata=True, strings_to_categorical=False)
                 frame.columns = columns.read
                 frame.index = range(first, first + len(frame))
-                for place in frame:
-                    if frame[place].dtype == "category":
-                        frame[place] = frame[place].astype(str).where(frame[place].notna())
                 yield frame
                 first += len(frame)
 
@@ -137,18 +134,10 @@ def _opened(path: Path, dictionaries: Sequence[str] = ()) -> Iterator[parquet.Pa
 
 
 def _times(schema: Schema) -> int | None:
-    """Return the place of the time column: by its name, else the only column of a time type.
-
-    pandas writes the index of a frame as the last column.
-    """
     from pyarrow import types
 
-    names = [name.lower() for name in schema.names]
-    named_places = [place for place, name in enumerate(names) if name in {*TIME_NAMES, INDEX}]
     typed = [place for place, kind in enumerate(schema.types) if types.is_temporal(kind)]
-    if named_places:
-        return next((place for place in named_places if place in typed), named_places[0])
-    return typed[0] if len(typed) == 1 else None
+    return place_of_times(schema.names, typed)
 
 
 FORMAT = table_format(

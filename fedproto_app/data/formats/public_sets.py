@@ -146,13 +146,9 @@ def load_digits(settings: DataSettings) -> ImagePool:
         positions = np.flatnonzero(labels == digit)
         is_test[positions[len(positions) - len(positions) // _TEST_SHARE :]] = True
 
-    def split(members: Positions) -> ImageSplit:
-        def load(positions: Positions) -> LoadedImages:
-            return LoadedImages(pixels[members[positions]], {})
-
-        return ImageSplit(labels[members], [f"digits/{place}" for place in members], load)
-
-    train, test = split(np.flatnonzero(~is_test)), split(np.flatnonzero(is_test))
+    names = [f"digits/{place}" for place in range(len(labels))]
+    digits = ImageSplit(labels, names, lambda positions: LoadedImages(pixels[positions], {}))
+    train, test = (digits.part(np.flatnonzero(part)) for part in (~is_test, is_test))
     return ImagePool(tuple(map(str, range(10))), (1, 8, 8), train, test)
 
 

@@ -133,11 +133,11 @@ def _rows(archive: Archive, name: str) -> list[NDArray[np.float32]]:
 
 
 def _numbers(archive: Archive, name: str, expected: str, axes: int) -> NDArray[np.float32]:
-    numbers, where = archive.array(name), f"{archive.path}: array {name!r}"
-    if numbers.dtype.kind not in "iuf":
-        raise DataError(f"{where} holds {numbers.dtype}, expected numbers")
-    if numbers.ndim != axes or min(numbers.shape) < 1:
-        raise DataError(f"{where} has shape {numbers.shape}, expected {expected}")
+    numbers = archive.numbers(name, axes, expected)
+    if min(numbers.shape) < 1:
+        raise DataError(
+            f"{archive.path}: array {name!r} has shape {numbers.shape}, expected more than 0"
+        )
     return float32_steps(numbers)
 
 

@@ -123,14 +123,11 @@ def _lacks_values(file: Path) -> bool:
     """Return whether the file's header says that values are missing."""
     try:
         with file.open(encoding="utf-8-sig") as lines:
-            tags = (line.split() for line in takewhile(lambda text: not _begins_data(text), lines))
+            header = takewhile(lambda line: not line.strip().lower().startswith("@data"), lines)
+            tags = (line.split() for line in header)
             return any([tag.lower() for tag in words[:2]] == ["@missing", "true"] for words in tags)
     except (OSError, UnicodeDecodeError):  # reported when the file is read
         return False
-
-
-def _begins_data(line: str) -> bool:
-    return line.strip().lower().startswith("@data")
 
 
 def _read(path: Path) -> tuple[Header, list[Case]]:

@@ -77,11 +77,8 @@ def make_image_clients(
 
     Raises `DataError` for a corrupt image, unless `data.corrupt-images` says to skip it.
     """
-    train = _Loaded(
-        pool.train,
-        [s for h in holdings for stage in h.stages for s in (stage.train, stage.validation)],
-    )
-    test = _Loaded(pool.test, [stage.test for h in holdings for stage in h.stages])
+    train = _Loaded(pool.train, [holding.trained for holding in holdings])
+    test = _Loaded(pool.test, [holding.tested for holding in holdings])
     if settings.corrupt_images == "refuse":
         for loaded in (train, test):
             loaded.refuse_corrupt()
@@ -164,18 +161,7 @@ def _client(holding: Holding, train: _Loaded, test: _Loaded, pool: ImagePool) ->
         ImageStage(train.take(stage.train), train.take(stage.validation), test.take(stage.test))
         for stage in holding.stages
     )
-    left_out = sorted(
-        {
-            name
-            for stage in holding.stages
-            for loaded, positions in (
-                (train, stage.train),
-                (train, stage.validation),
-                (test, stage.test),
-            )
-            for name in loaded.corrupt_of(positions)
-        }
-    )
+    left_out = sorted({*train.corrupt_of(holding.trained), *test.corrupt_of(holding.tested)})
     notes = [note for note in (pool.notes.get(holding.name),) if note]
     if left_out:
         more = f" and {len(left_out) - _NAMES_SHOWN} more" if len(left_out) > _NAMES_SHOWN else ""

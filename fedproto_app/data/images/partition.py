@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.data.images.pool import ImagePool
+from fedproto_app.data.images.pool import ImagePool, ImageSplit
 from fedproto_app.data.mixes import (
     LEAST_WEIGHT,
     client_names,
@@ -54,6 +54,16 @@ class Holding:
     name: str
     stages: tuple[Stage, ...]
 
+    @property
+    def trained(self) -> Places:
+        """The places of the train and validation images of all stages."""
+        return np.concatenate([p for s in self.stages for p in (s.train, s.validation)])
+
+    @property
+    def tested(self) -> Places:
+        """The places of the test images of all stages."""
+        return np.concatenate([stage.test for stage in self.stages])
+
 
 def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[Holding]:
     """Return the images of each client, by `data.partition`. No pixels are read.
@@ -64,17 +74,7 @@ def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[H
     reserved = reserved_places(pool, partition.reserve_per_class, seed)
     dealt = np.setdiff1d(np.arange(len(train.labels)), reserved, assume_unique=True)
     if partition.scheme == "given":
-        holdings = given_partition(
-            train.labels[dealt],
-            test.labels,
-            None if train.clients is None else train.clients[dealt],
-            None if train.stages is None else train.stages[dealt],
-            test.clients,
-            test.stages,
-            partition,
-            seed,
-            settings.title,
-        )
+        holdings = given_partition(train.part(dealt), test, partition, seed, settings.title)
     else:
         classes = len(pool.classes)
         holdings = draw_partition(train.labels[dealt], test.labels, classes, partition, seed)
@@ -389,47 +389,38 @@ def equal_share(mask: ClassMask, counts: Counts) -> int:
 
 
 def given_partition(
-    train_labels: NDArray[np.int64],
-    test_labels: NDArray[np.int64],
-    train_clients: Column | None,
-    train_stages: Column | None,
-    test_clients: Column | None,
-    test_stages: Column | None,
-    settings: PartitionSettings,
-    seed: int,
-    default_name: str,
+    train: ImageSplit, test: ImageSplit, settings: PartitionSettings, seed: int, default_name: str
 ) -> list[Holding]:
     """Return the clients and stages that the source gives, in ascending order.
 
-    train_labels: [n]. test_labels: [m]. clients, stages: of each image, [n] and [m]. None means a
-    single client with the default name, or a single stage. A client's stages end with its last
-    image, and earlier stages may be empty. If the test images have no clients or stages, each
-    belongs to all clients and stages whose train images have the same class. Raises `DataError` if
-    only the test images have clients or stages.
+    Without clients there is a single client with the default name, without stages a single stage.
+    A client's stages end with its last image, and earlier stages may be empty. If the test images
+    have no clients or stages, each belongs to all clients and stages whose train images have the
+    same class. Raises `DataError` if only the test images have clients or stages.
     """
-    sizes = len(train_labels), len(test_labels)
+    sizes = len(train.labels), len(test.labels)
     names, train_client, test_client = _numbered(
-        train_clients, test_clients, sizes, "clients", default_name
+        train.clients, test.clients, sizes, "clients", default_name
     )
-    times, train_stage, test_stage = _numbered(train_stages, test_stages, sizes, "stages", "")
-    train = _grouped(train_client, train_stage)
-    test = _grouped(test_client, test_stage)
+    times, train_stage, test_stage = _numbered(train.stages, test.stages, sizes, "stages", "")
+    trained = _grouped(train_client, train_stage)
+    tested = _grouped(test_client, test_stage)
     last = np.zeros(len(names), dtype=np.int64)
     np.maximum.at(last, train_client, train_stage)
-    if test_clients is not None or train_clients is None:
+    if test.clients is not None or train.clients is None:
         np.maximum.at(last, test_client, test_stage)
-    tests_are_common = test_clients is None or (test_stages is None and len(times) > 1)
+    tests_are_common = test.clients is None or (test.stages is None and len(times) > 1)
 
     holdings, empty = [], np.empty(0, dtype=np.int64)
     for client, name in enumerate(names):
         rng, stages = numpy_stream(seed, "partition", "given", name), []
         for stage in range(int(last[client]) + 1):
-            images = train.get((client, stage), empty)
-            owner = 0 if test_clients is None else client
-            tests = test.get((owner, 0 if test_stages is None else stage), empty)
+            images = trained.get((client, stage), empty)
+            owner = 0 if test.clients is None else client
+            tests = tested.get((owner, 0 if test.stages is None else stage), empty)
             if tests_are_common:
-                tests = tests[np.isin(test_labels[tests], train_labels[images])]
-            parts = split_off(images, train_labels[images], settings.validation_share, rng)
+                tests = tests[np.isin(test.labels[tests], train.labels[images])]
+            parts = split_off(images, train.labels[images], settings.validation_share, rng)
             stages.append(Stage(*parts, tests))
         holdings.append(Holding(name, tuple(stages)))
     return holdings
@@ -461,12 +452,7 @@ def _grouped(
     clients: NDArray[np.int64], stages: NDArray[np.int64]
 ) -> dict[tuple[int, int], Places]:
     """Return the places of each client's images at each stage, ascending."""
-    order = np.lexsort([stages, clients])  # stable
-    pairs = np.stack([clients[order], stages[order]], axis=1)
-    starts = np.flatnonzero(np.diff(pairs, axis=0, prepend=-1).any(axis=1))
-    return {
-        (int(pairs[start, 0]), int(pairs[start, 1])): part
-        for start, part in zip(
-            starts, np.split(order, starts[1:]), strict=False
-        )  # 0 images: 1 part
-    }
+    import pandas as pd
+
+    groups = pd.DataFrame({"client": clients, "stage": stages}).groupby(["client", "stage"])
+    return groups.indices  # type: ignore[return-value]

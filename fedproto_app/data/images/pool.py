@@ -47,6 +47,16 @@ class ImageSplit:
     clients: NDArray[np.str_] | None = None
     stages: NDArray[np.int64] | None = None
 
+    def part(self, places: Positions) -> ImageSplit:
+        """Return a split of the images at these places [m] alone."""
+        return ImageSplit(
+            self.labels[places],
+            [self.names[place] for place in places.tolist()],
+            lambda positions: self.load(places[positions]),
+            None if self.clients is None else self.clients[places],
+            None if self.stages is None else self.stages[places],
+        )
+
 
 @dataclass(frozen=True)
 class ImagePool:

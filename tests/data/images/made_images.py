@@ -47,7 +47,7 @@ def pool_of(source: str, path: Path, classes: str = "") -> ImagePool:
 
 
 def pixels_of(split: ImageSplit) -> NDArray[np.uint8]:
-    """Return the pixels of all images of a split; no image may be corrupt."""
+    """Return the pixels of all images of a split. No image may be corrupt."""
     loaded = split.load(np.arange(len(split.labels)))
     assert loaded.corrupt == {}
     return loaded.pixels

@@ -359,7 +359,7 @@ def test_a_palette_with_transparency_gives_no_warning() -> None:
 
 
 def test_a_damaged_png_never_gives_wrong_pixels() -> None:
-    """Its checksums reveal damage; bytes after the last pixel do not matter."""
+    """Its checksums reveal damage, and bytes after the last pixel do not matter."""
     content = encoded(RGB)
     damaged = [content[:length] for length in range(len(content))]
     damaged += [
@@ -389,7 +389,7 @@ def test_a_small_file_with_huge_pixels_is_refused_before_it_is_decoded() -> None
 
 @pytest.mark.parametrize("write", [zipped, foldered])
 def test_folders_of_sites_and_classes_are_divided_by_chance(tmp_path: Path, write: Writer) -> None:
-    """A fifth of each site's images of each class; the same in a folder and in an archive."""
+    """A fifth of each site's images of each class, the same in a folder and in an archive."""
     counts = {("east", "ant"): 10, ("east", "cat"): 2, ("west", "ant"): 1}
     files = {
         f"{site}/{label}/{number}.png": PNG
@@ -398,14 +398,14 @@ def test_folders_of_sites_and_classes_are_divided_by_chance(tmp_path: Path, writ
     }
     pool = pool_of(SOURCE, write(tmp_path, files))
 
-    def held(split: ImageSplit) -> dict[tuple[str, str], int]:
+    def counts_in(split: ImageSplit) -> dict[tuple[str, str], int]:
         assert split.clients is not None
         labels = [pool.classes[label] for label in split.labels]
         pairs = list(zip(split.clients.tolist(), labels, strict=True))
         return {pair: pairs.count(pair) for pair in counts}
 
-    assert list(held(pool.train).values()) == [8, 1, 1]
-    assert list(held(pool.test).values()) == [2, 1, 0]
+    assert list(counts_in(pool.train).values()) == [8, 1, 1]
+    assert list(counts_in(pool.test).values()) == [2, 1, 0]
     assert not set(pool.train.names) & set(pool.test.names)
-    (again := tmp_path / "again").mkdir()
-    assert pool_of(SOURCE, write(again, files)).test.names == pool.test.names
+    (second_folder := tmp_path / "again").mkdir()
+    assert pool_of(SOURCE, write(second_folder, files)).test.names == pool.test.names

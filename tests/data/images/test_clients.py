@@ -23,7 +23,7 @@ PER_CLASS = 40
 
 
 def split(per_class: int, corrupt: Collection[int], decoded: list[int], owned: bool) -> ImageSplit:
-    """Images of two classes, of two owners in turn; an image's pixels are its position."""
+    """Return images of two classes and two owners in turn, whose pixels are their position."""
 
     def load(positions: NDArray[np.int64]) -> LoadedImages:
         decoded.extend(positions.tolist())
@@ -44,9 +44,10 @@ def pool_of(
 
 def settings_of(**changes: Any) -> DataSettings:
     """Four clients of both classes at two stages."""
-    others = {key: changes.pop(key) for key in ("corrupt_images", "max_clients") if key in changes}
+    keys = [key for key in ("corrupt_images", "max_clients") if key in changes]
+    beside = {key: changes.pop(key) for key in keys}
     dealt = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 1.0, **changes}
-    return DataSettings(partition=PartitionSettings(**dealt), **others)
+    return DataSettings(partition=PartitionSettings(**dealt), **beside)
 
 
 def clients_of(
@@ -90,12 +91,12 @@ def test_a_corrupt_image_is_refused_by_name_or_left_out_with_a_note() -> None:
     left_out = [name for note in notes for name in note.split(": ")[1].split(", ")]
     assert sorted(left_out) == ["50.png", "7.png"]
 
-    def held(clients: dict[str, ClientImages]) -> NDArray[np.uint8]:
+    def pixels_held(clients: dict[str, ClientImages]) -> NDArray[np.uint8]:
         stages = [stage for client in clients.values() for stage in client.stages]
         parts = [part.pixels for s in stages for part in (s.train, s.validation)]
         return np.unique(np.concatenate(parts))
 
-    assert np.setdiff1d(held(clients_of()[0]), held(clients)).tolist() == [7, 50]
+    assert np.setdiff1d(pixels_held(clients_of()[0]), pixels_held(clients)).tolist() == [7, 50]
 
 
 def test_a_client_whose_images_are_all_corrupt_cannot_take_part() -> None:
@@ -134,9 +135,9 @@ def test_no_client_gets_a_reserved_image_and_labels_stay_their_own(scheme: str) 
 
 def test_reserved_images_depend_on_the_seed_alone() -> None:
     settings = settings_of(reserve_per_class=7)
-    others = settings_of(reserve_per_class=7, scheme="dirichlet", clients=2, stages=1)
+    dirichlet = settings_of(reserve_per_class=7, scheme="dirichlet", clients=2, stages=1)
     places = reserved_places(pool_of(), settings, 3)
-    assert places == reserved_places(pool_of(), others, 3)
+    assert places == reserved_places(pool_of(), dirichlet, 3)
     assert places != reserved_places(pool_of(), settings, 4)
 
 

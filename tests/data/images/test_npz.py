@@ -19,7 +19,7 @@ GREY = {
 
 
 def read(folder: Path, listed: str = "", **changes: Any) -> ImagePool:
-    """Return the pool of the grey archive with some arrays changed; None removes an array."""
+    """Return the pool of the grey archive with some arrays changed, or removed by None."""
     arrays = {name: values for name, values in (GREY | changes).items() if values is not None}
     np.savez_compressed(folder / "x.npz", **arrays)
     return pool_of("image-npz", folder / "x.npz", classes=listed)
@@ -96,7 +96,7 @@ def test_clients_and_stages(tmp_path: Path) -> None:
 
 
 def test_images_in_one_part_get_a_test_part(tmp_path: Path) -> None:
-    """A fifth of each client's images of each class; the others keep their order."""
+    """A fifth of each client's images of each class are drawn, and all keep their order."""
     pixels, owner = noise(3, 40, 4, 5), np.repeat(["ann", "bob"], 20)
     labels = np.tile([7, 9], 20)
     np.savez(tmp_path / "x.npz", x=pixels, y=labels, client=owner)

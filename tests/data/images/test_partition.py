@@ -1,5 +1,6 @@
-"""Partitions deal every image at most once, in equal parts, and the same on every node; the long
-tail, the classes drawn from it, and the equal share that they allow.
+"""Partitions deal every image at most once, in equal parts, and the same on every node.
+
+The long tail, the classes drawn from it, and the equal share that they allow.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedproto_app.data.images.partition import (
     images_of_the_same_mix,
     long_tail_counts,
 )
+from fedproto_app.data.images.pool import ImageSplit
 from fedproto_app.settings import PartitionSettings
 from tests.data.drawn_classes import drawn_classes
 
@@ -88,16 +90,16 @@ def test_no_image_twice_and_equal_parts(chosen: dict[str, Any], seed: int) -> No
 
 @pytest.mark.parametrize("scheme", ["long-tail", "dirichlet"])
 def test_a_seed_is_a_partition(scheme: str) -> None:
-    first, repeated, other = (
+    first, repeated, of_another_seed = (
         places(partition(per_class=500, seed=seed, scheme=scheme)[0]) for seed in (1, 1, 2)
     )
-    assert first == repeated != other
+    assert first == repeated != of_another_seed
 
 
 def test_names_sort_as_numbers() -> None:
     assert [h.name for h in partition(clients=2)[0]] == ["client-000", "client-001"]
-    many = {"clients": 1001, "stages": 1, "classes": 1, "per_class": 200}
-    names = [h.name for h in partition(**many, imbalance_factor=1.0)[0]]
+    large = {"clients": 1001, "stages": 1, "classes": 1, "per_class": 200}
+    names = [h.name for h in partition(**large, imbalance_factor=1.0)[0]]
     assert (names[7], names[-1]) == ("client-0007", "client-1000")
 
 
@@ -140,7 +142,7 @@ def test_stages_take_turns_through_the_images() -> None:
 
 
 def test_test_images_can_have_the_mix_of_all_clients() -> None:
-    """The train images do not change; every client is tested on all classes, in common shares."""
+    """The train images do not change, but every client has equal shares of all classes to test."""
     train_labels, test_labels = labels(4, 500), labels(4, 400)
     chosen = {"clients": 4, "classes": 2, "stages": 2, "imbalance_factor": 8.0, "test_ratio": 0.5}
 
@@ -174,7 +176,7 @@ def test_shared_images_follow_the_long_tail() -> None:
     sizes = {"num_classes": 3, "clients": 30, "classes": 2, "stages": 2, "samples": 55}
     tail = {"class_draw": "uniform", "imbalance_factor": 100.0, "validation_share": 0.0}
     holdings, rows = partition(**sizes, **tail)
-    # Of the classes' 100, 10 and 1 images; no row of the last two has 55.
+    # Of the classes' 100, 10 and 1 images no row of the last two has 55.
     mixes = {(50, 5, 0), (54, 0, 1), (0, 10, 1)}
     assert {tuple(row) for row in rows.tolist()} == mixes
     trained = [stage.train for stage in stages_of(holdings)]
@@ -224,13 +226,16 @@ CLIENTS = np.array(["b", "b", "a", "a", "b", "b", "c", "c"])
 STAGES = np.array([1, 1, 1, 1, 3, 3, 2, 2])
 
 
+def split_of(labels: np.ndarray, clients: Any = None, stages: Any = None) -> ImageSplit:
+    return ImageSplit(labels, [""] * len(labels), pytest.fail, clients, stages)
+
+
 def given_clients(**columns: Any) -> dict[str, list[tuple[list[int], list[int]]]]:
     """Return (train, test) of each stage, by client, without validation."""
-    names = ("train_clients", "train_stages", "test_clients", "test_stages")
-    holdings = given_partition(
-        TRAIN, TEST, *(columns.get(name) for name in names),
-        PartitionSettings(scheme="given", validation_share=0.0), 0, "all",
-    )  # fmt: skip
+    train = split_of(TRAIN, columns.get("train_clients"), columns.get("train_stages"))
+    test = split_of(TEST, columns.get("test_clients"), columns.get("test_stages"))
+    chosen = PartitionSettings(scheme="given", validation_share=0.0)
+    holdings = given_partition(train, test, chosen, 0, "all")
     return {h.name: [(s.train.tolist(), s.test.tolist()) for s in h.stages] for h in holdings}
 
 
@@ -280,7 +285,8 @@ def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> No
     chosen = PartitionSettings(scheme="given", validation_share=0.1)
 
     def drawn(seed: int) -> list[Holding]:
-        return given_partition(train_labels, TEST, owners, None, None, None, chosen, seed, "all")
+        train = split_of(train_labels, owners)
+        return given_partition(train, split_of(TEST), chosen, seed, "all")
 
     holdings = drawn(0)
     assert [holding.name for holding in holdings] == ["3", "12"]
@@ -354,7 +360,7 @@ def share_by_hall(mask: np.ndarray, counts: np.ndarray) -> int:
     return best
 
 
-@given(drawn_classes(most=30))
+@given(drawn_classes(largest=30))
 def test_the_equal_share_agrees_with_halls_condition(
     drawn: tuple[np.ndarray, np.ndarray],
 ) -> None:

@@ -19,7 +19,7 @@ def pool_of(
     groups: dict[str, str] | None = None,
     is_test: Sequence[bool] | None = None,
 ) -> SequencePool:
-    """Three classes; all values of sequence i, which has 2 + i % 3 steps, are i."""
+    """Return sequences of three classes. All 2 + i % 3 steps of sequence i have the value i."""
     return SequencePool(
         ("x", "y"),
         ("ant", "bee", "cat"),

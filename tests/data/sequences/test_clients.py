@@ -45,7 +45,7 @@ def settings(factory: str, task: str = "sequence-classification", **more: Any) -
 
 
 def places(client: ClientSequences) -> list[int]:
-    """Return all places of a client's sequences; values are places."""
+    """Return all places of a client's sequences, which are their values."""
     parts = (client.train, client.validation, client.test)
     return sorted(int(steps[0, 0]) for part in parts for steps in part.values)
 
@@ -179,7 +179,7 @@ def test_short_sequences_are_not_resampled() -> None:
 
 
 def test_a_sequence_is_scaled_by_itself_without_changing_its_proportions() -> None:
-    # Deviations from the means are ±3 and ±4; the mean of their squares is 12.5.
+    # Deviations from the means are ±3 and ±4, and the mean of their squares is 12.5.
     scaled = scaled_by_itself(steps([10, 16], [-4, 4]))
     np.testing.assert_allclose(scaled, steps([-3, 3], [-4, 4]) / np.sqrt(12.5), rtol=1e-6)
 
@@ -190,7 +190,7 @@ def test_a_constant_sequence_becomes_zeros() -> None:
 
 
 def test_a_clients_scale_comes_from_its_train_steps() -> None:
-    # Train steps 1, 3, 5, 7: mean 4, deviation √5; the second dimension is constant.
+    # Train steps 1, 3, 5, 7: mean 4, deviation √5. The second dimension is constant.
     train = [steps([1, 3], [0.1, 0.1]), steps([5, 7], [0.1, 0.1])]
     scaled = scaling(train, SequenceSettings(scaling="client"))
     np.testing.assert_allclose(scaled(train[0])[:, 0], [-3 / 5**0.5, -1 / 5**0.5], rtol=1e-6)

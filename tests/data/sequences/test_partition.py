@@ -1,5 +1,5 @@
-"""Dealing sequences: nothing twice, equal sizes, mixes close to the clusters' distributions; and
-the split of each client's sequences into parts."""
+"""Dealing sequences: nothing twice, equal sizes, mixes close to the clusters' distributions.
+Then the split of each client's sequences into parts."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_where_all_are_dealt_clusters_keep_their_odds() -> None:
     ("beta", "low", "high"), [(0.01, 0.9, 1.0), (1.0, 0.26, 0.33), (1000.0, 0.1, 0.15)]
 )
 def test_a_small_beta_concentrates(beta: float, low: float, high: float) -> None:
-    """The largest share of ten classes, over 60 drawn clusters; for β = 1 its mean is H₁₀ / 10."""
+    """The largest share of ten classes, over 60 drawn clusters. For β = 1 its mean is H₁₀ / 10."""
     pool = balanced(10, 2000)
     mixes = [shares(pool, deal(pool, seed, beta=beta, samples=50)) for seed in range(20)]
     assert low <= np.max(mixes, axis=2).mean() <= high

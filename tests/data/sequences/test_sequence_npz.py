@@ -26,7 +26,7 @@ SPLITS = {
 
 
 def read(folder: Path, arrays: dict[str, Any], **changes: Any) -> SequencePool:
-    """Return the pool of the archive with some arrays changed; None removes an array."""
+    """Return the pool of the archive with some arrays changed, or removed by None."""
     present = {name: values for name, values in (arrays | changes).items() if values is not None}
     np.savez(folder / "x.npz", **present)
     return sequences_of("sequence-npz", folder / "x.npz")
@@ -88,7 +88,7 @@ def test_a_split_of_its_own(tmp_path: Path) -> None:
         (ROWS, {"y": np.array([{}, {}, {}])}, "pickled Python objects"),
         (ROWS, {"x": np.zeros((3, 4))}, r"array 'x' has shape \(3, 4\), expected \[n, T, d\]"),
         (ROWS, {"x": np.zeros((3, 0, 2))}, r"has shape \(3, 0, 2\), expected"),
-        (ROWS, {"x": np.array([[["a"]]])}, "array 'x' holds <U1, expected numbers"),
+        (ROWS, {"x": np.array([[["a"]]])}, "array 'x' holds <U1, not numbers"),
         (ROWS, {"x": np.full((3, 4, 2), 1e39)}, "sequence 0: dimension-1 at step 0 is inf"),
         (ROWS, {"group": np.array([1, 1, 1])}, "groups are of clients, but there is no array"),
         (POINTS, {"offsets": np.array([0, 1, 4, 5])}, "must begin with 0 and end with 6"),

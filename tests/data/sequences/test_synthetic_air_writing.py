@@ -44,8 +44,8 @@ def resampled(digits: SequencePool) -> NDArray[np.float64]:
 def share_told_apart(digits: SequencePool, training: NDArray[np.bool_]) -> float:
     """Return the share of the other sequences whose nearest in training has their label."""
     rows, labels = resampled(digits), digits.targets
-    others, known = rows[~training], rows[training]
-    distance = (others**2).sum(1)[:, None] + (known**2).sum(1) - 2 * others @ known.T
+    tested, trained = rows[~training], rows[training]
+    distance = (tested**2).sum(1)[:, None] + (trained**2).sum(1) - 2 * tested @ trained.T
     return float((labels[training][distance.argmin(axis=1)] == labels[~training]).mean())
 
 
@@ -94,17 +94,17 @@ def test_writers_and_digits_take_turns() -> None:
 def test_a_seed_is_a_data_set() -> None:
     first, other_set = pool(2, 40), pool(2, 40, seed=1)
     repeated = pool.__wrapped__(2, 40)
-    for steps, same, another in zip(
+    for steps, steps_again, another in zip(
         first.sequences, repeated.sequences, other_set.sequences, strict=True
     ):
-        np.testing.assert_array_equal(steps, same)
+        np.testing.assert_array_equal(steps, steps_again)
         assert not np.array_equal(steps, another)
 
 
 def test_a_sequence_is_the_same_among_more_writers_and_more_repetitions() -> None:
     fewer, more = pool(2, 20), pool(5, 150)
-    for steps, same in zip(fewer.sequences, more.sequences[:20], strict=True):
-        np.testing.assert_array_equal(steps, same)
+    for steps, longer_run in zip(fewer.sequences, more.sequences[:20], strict=True):
+        np.testing.assert_array_equal(steps, longer_run)
 
 
 def test_the_nearest_neighbour_tells_digits_apart_if_there_are_enough_examples() -> None:
@@ -117,7 +117,7 @@ def test_the_nearest_neighbour_tells_digits_apart_if_there_are_enough_examples()
 
 @pytest.mark.parametrize("digit", range(10))
 def test_a_writer_is_known_by_the_style(digit: int) -> None:
-    """The nearest sequence of a digit is often by the same writer; chance is 4 in 59."""
+    """The nearest sequence of a digit is often by the same writer. Chance is 4 in 59."""
     digits = pool()
     chosen = digits.targets == digit
     rows, names = resampled(digits)[chosen], digits.clients[chosen]
@@ -144,8 +144,8 @@ def test_some_write_the_zero_clockwise_and_stay_with_it() -> None:
         clockwise = bool((x[:-1] * y[1:] - x[1:] * y[:-1]).sum() < 0)  # twice the area
         ways.setdefault(name, set()).add(clockwise)
     assert all(len(way) == 1 for way in ways.values())
-    left, right = (
+    left_hand, right = (
         np.mean([True in ways[name] for name in ways if digits.groups[name] == hand])
         for hand in ("left", "right")
     )
-    assert 0 < right < left < 1
+    assert 0 < right < left_hand < 1

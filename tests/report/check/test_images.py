@@ -5,7 +5,7 @@ import pytest
 
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.data.images.sources import load_pool
-from fedproto_app.data.recognition import source_of
+from fedproto_app.data.recognition import reading_of
 from fedproto_app.report.check import images as check
 from fedproto_app.report.check.images import deal, decode
 from fedproto_app.settings import DataSettings, PartitionSettings
@@ -101,5 +101,5 @@ def test_a_drawn_partition_follows_the_settings() -> None:
 
 def test_cifar10() -> None:
     path = real_data("cifar10_jpeg.zip")
-    pool = load_pool(DataSettings(source=source_of(path), path=str(path)))
+    pool = load_pool(DataSettings(source=reading_of(path).source, path=str(path)))
     assert decode(pool) == (5000, {})
