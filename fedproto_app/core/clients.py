@@ -76,7 +76,7 @@ class ClientFacts:
 
 
 def groups_of_nodes(facts: Mapping[ClientKey, ClientFacts]) -> dict[str, str]:
-    """Return the group of each node: that of all its clients, or "" if they differ."""
+    """Return the group of each node, which all its clients have, or "" if they differ."""
     groups: dict[str, str] = {}
     for key, of_client in facts.items():
         first = groups.setdefault(key.node, of_client.group)
@@ -92,11 +92,11 @@ def of_enough(group_of: Mapping[KeyT, str], least: int) -> dict[str, list[KeyT]]
     groups: dict[str, list[KeyT]] = defaultdict(list)
     for key, name in group_of.items():
         groups[name].append(key)
-    others = groups.pop("", [])
+    ungrouped = groups.pop("", [])
     for name in sorted(groups, key=lambda name: (len(groups[name]), name)):
-        if len(groups[name]) < least or 0 < len(others) < least:
-            others += groups.pop(name)
-    return {**groups, "": others} if others else dict(groups)
+        if len(groups[name]) < least or 0 < len(ungrouped) < least:
+            ungrouped += groups.pop(name)
+    return {**groups, "": ungrouped} if ungrouped else dict(groups)
 
 
 @dataclass
@@ -112,7 +112,7 @@ class ClientResult:
         return [rows, self.kept_round]
 
     @staticmethod
-    def of(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
+    def from_memory(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
         """Return the result that `memory` wrote."""
         return ClientResult({metric_of(row): value for row, value in rows}, kept_round)
 

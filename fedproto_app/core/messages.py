@@ -33,8 +33,8 @@ class Refusal:
 class Guidance:
     """The arrays and numbers that a strategy sends to clients of one node, for their learner.
 
-    arrays: the same for all clients; where `clients` are named, one row for each of these, and the
-    others get nothing. classes: the classes of the rows of arrays by class. options: further
+    arrays: the same for all clients, or one row for each of `clients` where these are named, and
+    nothing for the others. classes: the classes of the rows of arrays by class. options: further
     numbers. first_phase: what an earlier phase of the run ended with, for a node that lacks it.
     """
 
@@ -55,9 +55,9 @@ class Order:
 
     run, token: the run's name and its random mark, which identify the node's state. clients: the
     node's clients to work on. evaluate: also evaluate the personal models after training.
-    guidance: from the strategy; its arrays include the shared parameters. most_samples: the
+    guidance: from the strategy, with the shared parameters among its arrays. most_samples: the
     largest number of samples that a client may count with in means and totals, or 0 for any number.
-    longest_step: the length to which steps are shortened, or 0 for any length.
+    longest_step: nodes shorten longer steps to this length, unless it is 0.
     """
 
     run: str
@@ -79,7 +79,7 @@ def limited_samples(samples: int, limit: int) -> int:
 class Reply:
     """A node's reply: its clients' numbers, and the method's arrays.
 
-    At the node each cohort of clients has a reply of its own until they are merged; the server
+    At the node each cohort of clients has a reply of its own until they are merged. The server
     enters the sender.
 
     names: the clients that worked. samples: the train samples that each counts with. losses and
@@ -109,6 +109,11 @@ class Reply:
     totals: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     weight: int = 0
     noise: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def owners(self) -> list[int]:
+        """The client's row in the reply for each row of an array by class."""
+        return [row for row, classes in enumerate(self.classes) for _ in classes]
 
     @property
     def leaves(self) -> bool:
@@ -175,8 +180,8 @@ class SampleTimes(NamedTuple):
     """When a client's samples are, by the positions of their first targets.
 
     clock: what a position means, equal for clients that have one clock, or "" where a source only
-    counts. first: of the samples that are trained on. trained, end: after the last of these, and
-    after the last of all.
+    counts. first: the first train sample. trained, end: after the last train sample, and after the
+    last of all.
     """
 
     clock: str

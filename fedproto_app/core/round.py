@@ -56,7 +56,7 @@ class Total(NamedTuple):
 
     values: by name, of arrays by class [C, …]. clients: their number. by_class: [C] the number of
     clients that have each class. groups: the sums over each group of enough nodes, where the method
-    asks for them (`Sends.by_group`); a checkpoint does not keep them.
+    asks for them (`Sends.by_group`). A checkpoint does not keep them.
     """
 
     values: Mapping[str, NDArray[np.float64]]
@@ -135,7 +135,7 @@ class Received:
         return sorted(self._latest)
 
     @property
-    def heard(self) -> list[ClientKey]:
+    def senders(self) -> list[ClientKey]:
         """The same clients in the order of their first replies."""
         return list(self._latest)
 
@@ -163,8 +163,8 @@ class Received:
         """Return the mean over the clients, or the result of the robust rule if one is set.
 
         Remembered arrays are averaged over the latest values of all clients that ever replied,
-        others over this round's clients; with masked sums always over the newest round's. None
-        before any client sent one, or in a round without this array.
+        others over this round's clients. With masked sums it is always the newest round's clients.
+        None before any client sent the array, or in a round without it.
         """
         if name not in self._means:
             if self._total is not None:
@@ -207,14 +207,14 @@ class Received:
         return means, np.isin(np.arange(classes), list(rows))
 
     def state(self) -> dict[str, AnyArray]:
-        """Return everything for a checkpoint: the remembered arrays in the order of `heard`, and
+        """Return everything for a checkpoint: the remembered arrays in the order of `senders`, and
         the arrays that the next round's guidance may use."""
         if self._total is not None:
             return self._state_of_total(self._total)
         latest: dict[str, AnyArray] = {}
         if self._latest:
-            stacked = {name: self.stacked(name, self.heard) for name in self._remembered}
-            latest = {**key_arrays(self.heard), **stacked}
+            stacked = {name: self.stacked(name, self.senders) for name in self._remembered}
+            latest = {**key_arrays(self.senders), **stacked}
         return {**latest, **self._state_of_round()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:

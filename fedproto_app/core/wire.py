@@ -175,7 +175,7 @@ FieldsT = TypeVar("FieldsT", bound=_Fields)
 
 
 def _record(kind: type[_Fields], message: object, **changed: object) -> ConfigRecord:
-    """Return the message's fields as JSON in a record; its reader validates the values."""
+    """Return the message's fields as JSON in a record. Its reader validates the values."""
     unchanged = (name for name in kind.model_fields if name not in changed)
     fields = {name: getattr(message, name) for name in unchanged} | changed
     return ConfigRecord({JSON: kind.model_construct(**fields).model_dump_json().encode()})
@@ -222,7 +222,7 @@ def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
         sender_version = version
     return (
         f"the {sender} runs fedproto-app {sender_version}, this {reader} {__version__}: they "
-        "cannot read each other's messages; install the same version on both"
+        "cannot read each other's messages, so install the same version on both"
     )
 
 

@@ -89,9 +89,8 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     clients = shard.clients.values()
     counts = {client.name: client.class_counts for client in clients if client.class_counts}
     if not simulated:
-        client_counts = {"clients": len(clients), "refused": len(shard.refused)}
-        node = name_of(context, site)
-        tell("roster", node=node, **client_counts, error=error or None)
+        node, refused = name_of(context, site), len(shard.refused)
+        tell("roster", node=node, clients=len(clients), refused=refused, error=error or None)
         # In the node's log alone: what was done to series tells of their times and columns.
         for note in notes_of([client.series for client in _series_of(shard)]):
             tell("note", node=node, note=note)
@@ -163,8 +162,11 @@ def carry_out_part(
         if not simulated:
             _tell("order", phase, order, context, site, clients=len(order.clients))
         run = settings_from(context.run_config)
-        if not (simulated or session or phase == "evaluate"):
-            _require_open(run)
+        if run.aggregation.secure and not (simulated or session or phase == "evaluate"):
+            raise SettingsError(
+                "aggregation.secure = true: arrays leave this node only in a masked sum, and this "
+                "order is not part of one"
+            )
         with nullcontext() if simulated else within_seconds(site.limits):
             replies = _done(phase, order, context, run, site, part, session, simulated=simulated)
     except (FedProtoError, OSError, MemoryError) as fault:
@@ -246,7 +248,8 @@ class _Work:
                 received = {**guidance.arrays, **guidance.first_phase}
                 shard = make_samples(self.shard, names, received, learner.task, self.store)
                 absent |= shard.absent(names)
-                shares = [left for share in shares if (left := share.limited_to(shard)).clients]
+                limited = [share.limited_to(shard) for share in shares]
+                shares = [share for share in limited if share.clients]
                 learner = self._learner(sized, shard)
             replies += self._carried_out(learner, shard, shares)
         return [*replies, absent_reply(absent, time.perf_counter() - start)]
@@ -284,11 +287,22 @@ class _Work:
         return shares_of(clients, self.order.server_round, self.shard, learner.task, size, place)
 
     def _carried_out(self, learner: AnyLearner, shard: Shard, shares: list[Share]) -> list[Reply]:
-        parties = self.settings, self.site, learner, self.session
-        protection = _protection(*parties, simulated=self.simulated)
+        protection, tells = self._protection(learner), self.site.is_dealt
         parts = (self.settings, shard, self.store, learner)
-        node = Node(*parts, tells_classes=self.site.is_dealt, protection=protection)
+        node = Node(*parts, tells_classes=tells, protection=protection)
         return _WORK[self.phase](node, self.order, shares)
+
+    def _protection(self, learner: AnyLearner) -> Protection | None:
+        """Return the stage that clips and noises what clients send, None in a run without noise."""
+        plan = privacy_plan(self.settings)
+        if plan is None:
+            return None
+        if self.simulated:
+            secret = secret_of_simulation(self.settings.seed)
+            return Protection(plan, secret, None, learner, self.session)
+        folder = state_root(self.site) / LEDGER
+        ledger = PrivacyLedger(folder, self.site.privacy)
+        return Protection(plan, own_secret(folder), ledger, learner, self.session)
 
 
 def with_own_width(run: Settings, site: Site) -> Settings:
@@ -302,29 +316,6 @@ def with_own_width(run: Settings, site: Site) -> Settings:
             f"{run.model.width_factors!r}"
         )
     return run.with_factor(factor)
-
-
-def _protection(
-    settings: Settings, site: Site, learner: AnyLearner, session: str, *, simulated: bool
-) -> Protection | None:
-    """Return the stage that clips and noises what clients send, or None in a run without noise."""
-    plan = privacy_plan(settings)
-    if plan is None:
-        return None
-    if simulated:
-        return Protection(plan, secret_of_simulation(settings.seed), None, learner, session)
-    folder = state_root(site) / LEDGER
-    ledger = PrivacyLedger(folder, site.privacy)
-    return Protection(plan, own_secret(folder), ledger, learner, session)
-
-
-def _require_open(run: Settings) -> None:
-    """Refuse to send unmasked arrays in a run whose sums are masked."""
-    if run.aggregation.secure:
-        raise SettingsError(
-            "aggregation.secure = true: arrays leave this node only in a masked sum, and this "
-            "order is not part of one"
-        )
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
@@ -348,16 +339,16 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 def with_enough(shard: Shard, least_samples: int) -> Shard:
     """Return the shard without clients of fewer train images or sequences. Series have a limit of
     their own."""
-    few = {
+    too_few = {
         client.name: f"{client.train_samples} train samples: this site's clients train on at least "
         f"{least_samples} (limits.least-samples)"
         for client in shard.clients.values()
         if not isinstance(client, ClientWindows) and client.train_samples < least_samples
     }
-    if not few:
+    if not too_few:
         return shard
-    clients = {name: client for name, client in shard.clients.items() if name not in few}
-    return replace(shard, clients=clients, refused={**shard.refused, **few})
+    clients = {name: client for name, client in shard.clients.items() if name not in too_few}
+    return replace(shard, clients=clients, refused={**shard.refused, **too_few})
 
 
 def require_admitted(settings: Settings, site: Site) -> None:
@@ -462,7 +453,7 @@ def train_masked(
         sums = summed(replies, classes_of(context, simulated=simulated))
         run, noise = settings_from(context.run_config), None
         if run.privacy.is_on:
-            noise = {name: of for cohort in replies for name, of in cohort.noise.items()}
+            noise = {n: part for cohort in replies for n, part in cohort.noise.items()}
         seed = _noise_seed(run, context, order) if simulated else os.urandom(SEED_BYTES)
         vector = secrets.masked(masking, sums, noise, seed)
         return replace(reply, arrays={}, classes=[]), vector
@@ -483,14 +474,12 @@ def _require_believable(cohorts: Sequence[Reply], reply: Reply, order: Order) ->
     The server sees only the masked sum, so it cannot check them itself.
     """
     for cohort in cohorts:
+        owners = cohort.owners if cohort.classes else range(len(cohort.names))
         for name, array in cohort.arrays.items():
-            owners = cohort.names
-            if cohort.classes:
-                rows = zip(cohort.names, cohort.classes, strict=True)
-                owners = [client for client, client_classes in rows for _ in client_classes]
-            for client, values in zip(owners, array, strict=True):
+            for row, values in zip(owners, array, strict=True):
                 if fault := value_fault(name, values):
-                    raise MaskingError(f"client {client!r}: {fault}; nothing of the node is sent")
+                    client = cohort.names[row]
+                    raise MaskingError(f"client {client!r}: {fault}; the node sends nothing")
     personal = {name for cohort in cohorts for name in cohort.arrays}
     mean = {name: array for name, array in reply.arrays.items() if name not in personal}
     faults = [fault for name, array in mean.items() if (fault := value_fault(name, array))]

@@ -186,7 +186,7 @@ class Site(Section):
                 "its site names; name the columns that the run wants in data.known"
             )
         lent = {column.name: column for column in known_in(self.data.known)}
-        wanted = []
+        columns = []
         for column in run.known_columns:
             if column.name not in lent:
                 names = ", ".join(lent) or "none"
@@ -194,10 +194,10 @@ class Site(Section):
                     f"data.known = {run.known!r}: this site does not lend column {column.name!r}; "
                     f"data.known of its file lends {names}"
                 )
-            wanted.append(column if column.values else lent[column.name])
+            columns.append(column if column.values else lent[column.name])
         return {
-            "known": text_of(column.text for column in wanted),
-            "covariates": self._path("covariates") if wanted else "",
+            "known": text_of(column.text for column in columns),
+            "covariates": self._path("covariates") if columns else "",
             "holidays": run.holidays and (self.data.holidays or run.holidays),
         }
 

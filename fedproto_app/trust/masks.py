@@ -84,12 +84,12 @@ def fewest(minimum: int, share: float, nodes: int) -> int:
 
 
 def split(secret: bytes, least: int, nodes: int) -> list[bytes]:
-    """Return a share of the secret for each node; any `least` shares restore it."""
+    """Return a share of the secret for each node. Any `least` shares restore it."""
     return create_shares(secret, least, nodes)
 
 
 def joined(shares: Sequence[bytes], size: int) -> bytes:
-    """Return the secret of `size` bytes from its shares; raise `Forged` if they do not fit.
+    """Return the secret of `size` bytes from its shares, or raise `Forged` if they do not fit.
 
     The time grows with the square of a share's length, so the lengths are checked first.
     """
@@ -118,7 +118,7 @@ def sealed_bytes() -> int:
 
 
 def opened(key: bytes, content: bytes, sender: int, receiver: int) -> tuple[bytes, bytes]:
-    """Decrypt the shares that `sender` sealed for `receiver`; raise `Forged` for others."""
+    """Decrypt the shares that `sender` sealed for `receiver`, or raise `Forged` for others."""
     try:
         source, target, of_seed, of_private = share_keys_plaintext_separate(decrypt(key, content))
     except (InvalidToken, ValueError):

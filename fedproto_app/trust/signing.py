@@ -1,9 +1,9 @@
 """Signatures in masked sums, against a server that lies to the nodes.
 
 A site signs with an Ed25519 key of its own, and has received the other sites' public keys without
-the server. It signs the public keys of its node, so that the server cannot replace them with keys
-of its own; and the list of survivors, so that the server cannot give nodes different lists. Each
-signature is valid for one sum: it covers run, round and session.
+the server. It signs the public keys of its node, so that the server cannot replace them, and the
+list of survivors, so that the server cannot give nodes different lists. Each signature is valid for
+one sum, because it covers run, round and session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Signer:
     """A site that signs the keys of its sums.
 
     secret: 32 bytes, its Ed25519 key. trusted_keys: the public keys (32 bytes) of the sites that it
-    sums with, with or without its own; empty: all sites that the server names.
+    sums with, with or without its own. If empty, it sums with all sites that the server names.
     """
 
     secret: bytes
@@ -72,7 +72,7 @@ class Signer:
     def signed_list(
         self, order: MaskingOrder, keys: Sequence[PublicKeys], members: Collection[int], number: int
     ) -> bytes:
-        """Sign the order's list of survivors; see `signed_by` for the other arguments."""
+        """Sign the order's list of survivors. `signed_by` describes the other arguments."""
         return self._key.sign(_list_statement(order, keys, members, number))
 
     @property
@@ -81,7 +81,7 @@ class Signer:
 
 
 def public_keys(lines: Sequence[str]) -> frozenset[bytes]:
-    """Return the keys of lines in the format of `Signer.line`; raise ValueError for others."""
+    """Return the keys of lines in the format of `Signer.line`, or raise ValueError for others."""
     return frozenset(map(_public_key, lines))
 
 
