@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,19 +15,6 @@ from fedproto_app.core.metrics import Metric, metric_of, metric_row
 from fedproto_app.core.stored import AnyArray
 
 KeyT = TypeVar("KeyT")
-
-LONGEST_NAME = 256  # characters
-# Control characters, characters that change the writing direction, and halves of characters.
-_CODES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def name_fault(name: str) -> str | None:
-    """Return why this cannot be a name that is stored, sent and printed, or None if it can."""
-    if len(name) > LONGEST_NAME:
-        return f"has {len(name)} characters, at most {LONGEST_NAME} are possible"
-    if _CODES.search(name):
-        return "holds codes that are no text"
-    return None
 
 
 class ClientKey(NamedTuple):

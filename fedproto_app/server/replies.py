@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fedproto_app.core.messages import Arrays, NodeRoster, Refusal, Reply, SampleTimes
+from fedproto_app.core.messages import Arrays, NodeRoster, Refusal, Reply
 from fedproto_app.core.metrics import Metric, Model, metric_of
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import (
@@ -25,7 +25,6 @@ from fedproto_app.core.wire import (
     SECONDS,
     VECTOR,
     ReplyFields,
-    RosterFields,
     Unusable,
     protocol_fault,
     read_array,
@@ -72,9 +71,7 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     """
     if fault := protocol_fault(message.content, "node", "server"):
         raise Unusable(fault)
-    fields = dict(read_record(message.content, RosterFields))
-    times = {name: SampleTimes(*of_client) for name, of_client in fields["times"].items()}
-    roster = NodeRoster(**fields | {"times": times})
+    roster = read_record(message.content, NodeRoster)
     names = roster.samples.keys()
     if not names == roster.groups.keys() == roster.missing_shares.keys():
         raise Unusable("malformed roster: clients without samples, group or missing share")
@@ -95,7 +92,7 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
                 f"client {name!r} declares {count} train samples; a multiple of {multiple}, at "
                 f"most {MOST_SAMPLES:,}, is expected"
             )
-    for name, (_, first, trained, end) in times.items():
+    for name, (_, first, trained, end) in roster.times.items():
         if trained - first != roster.samples.get(name) or end <= trained:
             raise Unusable(
                 f"client {name!r}: samples from {first} to {trained} and {end} do not fit what it "
@@ -195,7 +192,7 @@ def _decode(
     record = message.content.array_records.get(ARRAYS, ArrayRecord())
     arrays = _arrays(record, spec, clients, sum(map(len, classes)))
     read = {"metrics": metrics, "classes": classes, "arrays": arrays, "seconds": seconds}
-    return Reply(**dict(fields) | read)
+    return Reply(**vars(fields) | read)
 
 
 def _arrays(record: ArrayRecord, spec: Expected, clients: int, rows: int) -> Arrays:

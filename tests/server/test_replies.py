@@ -154,7 +154,7 @@ FORMS = {
     "deep": (say_bytes(b"[" * 10**6), "Invalid JSON: recursion limit"),
     "large": (say_bytes(b" " * (MOST_BYTES + 1)), f"{MOST_BYTES + 1} bytes of JSON, more than"),
     "endless-number": (say_bytes(b'{"a": ' + b"9" * 5000 + b"}"), "number out of range"),
-    "one-more": (say(extra=1), "extra: Extra inputs are not permitted"),
+    "one-more": (say(extra=1), "extra: Unexpected keyword argument"),
     "many-more": (say(**{f"extra{n}": n for n in range(1000)}), "1000 faults"),
 }
 REPLIES = {
