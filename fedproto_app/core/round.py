@@ -92,7 +92,8 @@ class Round:
 class Received:
     """The arrays that clients sent: this round's, and the latest of each remembered array.
 
-    fresh: this round's accepted replies, in the order of their arrival.
+    fresh: this round's accepted replies, in the order of their arrival. total: the newest round's
+    sums, where masks hide each client's values.
     """
 
     def __init__(self, releases: Sequence[Sends] = (), combine: Combine = mean_of) -> None:
@@ -108,7 +109,7 @@ class Received:
             for name in release.arrays
         }
         self._latest: dict[ClientKey, Arrays] = {}
-        self._total: Total | None = None
+        self.total: Total | None = None
         self._means: dict[str, NDArray[np.float32]] = {}
         self.fresh: Sequence[ClientReply] = ()
 
@@ -122,12 +123,7 @@ class Received:
 
     def take_total(self, total: Total) -> None:
         """Replace everything received so far with a round's sums."""
-        self._total, self._means = total, {}
-
-    @property
-    def total(self) -> Total | None:
-        """The newest round's sums, where masks hide each client's values."""
-        return self._total
+        self.total, self._means = total, {}
 
     @property
     def clients(self) -> list[ClientKey]:
@@ -167,9 +163,9 @@ class Received:
         None before any client sent the array, or in a round without it.
         """
         if name not in self._means:
-            if self._total is not None:
-                if name in self._total.values:
-                    mean = self._total.values[name] / self._total.clients
+            if self.total is not None:
+                if name in self.total.values:
+                    mean = self.total.values[name] / self.total.clients
                     self._means[name] = mean.astype(np.float32)
             elif name in self._remembered and self._latest:
                 self._means[name] = self._combine(self.stacked(name))
@@ -188,11 +184,11 @@ class Received:
         """Return the mean of each class over this round's clients that have it, [C, …], zeros for a
         class that no client has, and whether any client has the class, [C]. None if no client sent
         a row."""
-        if self._total is not None and name not in self._total.values:
+        if self.total is not None and name not in self.total.values:
             return None
-        if self._total is not None:
-            counts = self._total.by_class
-            sums = self._total.values[name]
+        if self.total is not None:
+            counts = self.total.by_class
+            sums = self.total.values[name]
             divisors = np.maximum(counts, 1).reshape(-1, *[1] * (sums.ndim - 1))
             return (sums / divisors).astype(np.float32), counts > 0
         rows: dict[int, list[NDArray[np.float32]]] = {}
@@ -209,8 +205,8 @@ class Received:
     def state(self) -> dict[str, AnyArray]:
         """Return everything for a checkpoint: the remembered arrays in the order of `senders`, and
         the arrays that the next round's guidance may use."""
-        if self._total is not None:
-            return self._state_of_total(self._total)
+        if self.total is not None:
+            return self._state_of_total(self.total)
         latest: dict[str, AnyArray] = {}
         if self._latest:
             stacked = {name: self.stacked(name, self.senders) for name in self._remembered}
@@ -222,7 +218,7 @@ class Received:
         self._means = {}
         if total := of_group(state, _TOTAL):
             values = of_group(total, _VALUES)
-            self._total = Total(values, int(total["clients"]), total["by-class"])
+            self.total = Total(values, int(total["clients"]), total["by-class"])
         if "names" in state:
             for row, key in enumerate(keys_of(state)):
                 self._latest[key] = {name: state[name][row] for name in self._remembered}

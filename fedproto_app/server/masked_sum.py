@@ -54,8 +54,8 @@ from fedproto_app.trust.masks import (
     between,
     fewest,
     joined,
+    loaded_public,
     public_of,
-    require_public,
     sealed_bytes,
     stream,
 )
@@ -374,7 +374,7 @@ def _keys_fault(reply: MaskingReply, key_counts: Mapping[bytes, int]) -> str | N
         return "it names no keys"
     try:
         for key in _publics(reply):
-            require_public(key)
+            loaded_public(key)  # raises `Forged`
             if key_counts[key] > 1:
                 return "its keys are not its own alone"
     except Forged as error:

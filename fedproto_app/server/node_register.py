@@ -16,22 +16,20 @@ import fcntl
 import json
 import os
 import shlex
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
     load_pem_public_key,
     load_ssh_public_key,
+    ssh_key_fingerprint,
 )
 
 from fedproto_app.core.errors import SettingsError
@@ -149,16 +147,12 @@ def fingerprint(public_key: bytes) -> str:
 
     public_key: in PEM or OpenSSH format.
     """
+    is_pem = public_key.startswith(b"-----BEGIN")
     try:
-        key: PublicKeyTypes = (
-            load_pem_public_key(public_key)
-            if public_key.startswith(b"-----BEGIN")
-            else load_ssh_public_key(public_key)
-        )
-        line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        key: Any = (load_pem_public_key if is_pem else load_ssh_public_key)(public_key)
+        digest = ssh_key_fingerprint(key, SHA256())
     except (ValueError, UnsupportedAlgorithm):
         return ""
-    digest = sha256(b64decode(line.split()[1])).digest()
     return "SHA256:" + b64encode(digest).decode().rstrip("=")
 
 

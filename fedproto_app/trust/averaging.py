@@ -19,7 +19,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,7 +26,7 @@ from torch import Tensor
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import mean_of
-from fedproto_app.core.wire import ARRAYS, array_record, flower_average_input, numpy_arrays
+from fedproto_app.core.wire import flower_average_input, numpy_arrays
 from fedproto_app.maths.class_gaussian import ClassSums, class_means, own_scatter
 from fedproto_app.maths.divergence import Combine as GroupRule
 from fedproto_app.maths.ridge import solve
@@ -39,23 +38,6 @@ _COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and 
 _MOST_RAISED = 10.0  # largest factor by which a client's sums are scaled up
 _RIDGE = 1e-3  # times the mean square, so that each client's fit exists
 Middle = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # [N, …] → […]
-
-
-class ClippedMean(FedAvg):
-    """Flower's mean of models whose steps from `before` were clipped."""
-
-    def __init__(self, before: Arrays) -> None:
-        super().__init__()
-        self._before = before
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        messages = list(replies)
-        models = [numpy_arrays(message.content.array_records[ARRAYS]) for message in messages]
-        for message, model in zip(messages, clipped(models, self._before), strict=True):
-            message.content[ARRAYS] = array_record(model)
-        return super().aggregate_train(server_round, messages)
 
 
 def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
@@ -165,11 +147,13 @@ class Averaging:
                 rule = FedTrimmedAvg(beta=share)
             case "krum" | "multi-krum":
                 rule = MultiKrum(num_malicious_nodes=hostile, num_nodes_to_select=selected)
-            case "clipped-mean":
-                rule = ClippedMean(before)
             case _:
                 rule = FedAvg()
-        messages = [flower_average_input(arrays, weight) for arrays, weight in models]
+        updates = [arrays for arrays, _ in models]
+        if self._rule == "clipped-mean":
+            updates = clipped(updates, before)
+        weights = [weight for _, weight in models]
+        messages = map(flower_average_input, updates, weights)
         record, _ = rule.aggregate_train(0, messages)
         if record is None:
             return None

@@ -60,7 +60,7 @@ def public_of(private: bytes) -> bytes:
 
 def shared(private: bytes, public: bytes) -> bytes:
     """Return the shared key of two nodes, from one's private and the other's public key."""
-    return generate_shared_key(_loaded(private), _loaded_public(public))
+    return generate_shared_key(_loaded(private), loaded_public(public))
 
 
 def sealing_key(private: bytes, public: bytes, nodes: bytes) -> bytes:
@@ -71,11 +71,6 @@ def sealing_key(private: bytes, public: bytes, nodes: bytes) -> bytes:
     """
     key = hmac.digest(shared(private, public), nodes, hashlib.sha256)
     return base64.urlsafe_b64encode(key)
-
-
-def require_public(public: bytes) -> None:
-    """Raise `Forged` if these bytes are not a valid public key."""
-    _loaded_public(public)
 
 
 def fewest(minimum: int, share: float, nodes: int) -> int:
@@ -161,7 +156,8 @@ def _loaded(private: bytes) -> ec.EllipticCurvePrivateKey:
         raise Forged("not a private key") from None
 
 
-def _loaded_public(public: bytes) -> ec.EllipticCurvePublicKey:
+def loaded_public(public: bytes) -> ec.EllipticCurvePublicKey:
+    """Return the public key, or raise `Forged` if these bytes are not a valid one."""
     try:
         key = bytes_to_public_key(public)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

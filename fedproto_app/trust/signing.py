@@ -48,7 +48,7 @@ class Signer:
 
     def signed(self, order: MaskingOrder, masks: bytes, shares: bytes) -> PublicKeys:
         """Sign the site's public keys for the order's sum."""
-        signature = self._key.sign(_statement(order, masks, shares))
+        signature = self._key.sign(_key_statement(order, masks, shares))
         return PublicKeys(masks, shares, self.public, signature)
 
     def require_known(self, order: MaskingOrder) -> None:
@@ -62,7 +62,7 @@ class Signer:
                 raise Forged("keys that were not signed by a site in masked-sums.known")
             try:
                 key = Ed25519PublicKey.from_public_bytes(pair.signer)
-                key.verify(pair.signature, _statement(order, pair.masks, pair.shares))
+                key.verify(pair.signature, _key_statement(order, pair.masks, pair.shares))
             except InvalidSignature:
                 raise Forged("keys with a signature that is not valid for this sum") from None
             if pair.signer in signers:
@@ -122,11 +122,15 @@ def digest_of(keys: Sequence[PublicKeys]) -> bytes:
 def _list_statement(
     order: MaskingOrder, keys: Sequence[PublicKeys], members: Collection[int], number: int
 ) -> bytes:
-    statement = ["fedproto survivors", order.run, order.token, order.server_round, order.session]
-    lists = [digest_of(keys).hex(), sorted(members), sorted(set(order.survivors))]
-    return json.dumps([*statement, number, *lists]).encode()
+    lists = digest_of(keys).hex(), sorted(members), sorted(set(order.survivors))
+    return _statement("fedproto survivors", order, number, *lists)
 
 
-def _statement(order: MaskingOrder, masks: bytes, shares: bytes) -> bytes:
-    statement = ["fedproto masked sum", order.run, order.token, order.server_round, order.session]
-    return json.dumps([*statement, masks.hex(), shares.hex()]).encode()
+def _key_statement(order: MaskingOrder, masks: bytes, shares: bytes) -> bytes:
+    return _statement("fedproto masked sum", order, masks.hex(), shares.hex())
+
+
+def _statement(kind: str, order: MaskingOrder, *facts: object) -> bytes:
+    """Return the bytes to sign, which hold for the order's sum only."""
+    of_sum = kind, order.run, order.token, order.server_round, order.session
+    return json.dumps([*of_sum, *facts]).encode()
