@@ -8,7 +8,6 @@ them, and their state is unchanged.
 from __future__ import annotations
 
 import hmac
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -56,7 +55,7 @@ from fedproto_app.strategies.common.learner import (
 )
 from fedproto_app.tasks.table import load_shard, make_task, task_class
 from fedproto_app.trust.fixed_point import Vector
-from fedproto_app.trust.masks import SEED_BYTES
+from fedproto_app.trust.masks import new_seed
 from fedproto_app.trust.outliers import growth_fault, root_mean_square, value_fault
 from fedproto_app.trust.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.trust.privacy_ledger import PrivacyLedger
@@ -120,13 +119,6 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
 
 def _series_of(shard: Shard) -> list[ClientWindows]:
     return [client for client in shard.clients.values() if isinstance(client, ClientWindows)]
-
-
-def classes_of(context: Context, *, simulated: bool) -> int:
-    """Return the number of classes in the node's data, 0 unless the task is classification."""
-    site = read_site(context.node_config, deployed=not simulated)
-    shard = _shard(settings_from(context.run_config), site, simulated=simulated)
-    return len(shard.shape.classes)
 
 
 class Part(NamedTuple):
@@ -442,33 +434,30 @@ def train_masked(
     try:
         secrets = secrets_of(masking, context, simulated=simulated)
         secrets.begin(masking)
-        session = masking.session
         replies = carry_out_part(
-            "train", order, context, Part(), simulated=simulated, session=session
+            "train", order, context, Part(), simulated=simulated, session=masking.session
         )
         reply = merged(replies)
         if not reply.names:
             return reply, None
-        _require_believable(replies, reply, order)
-        sums = summed(replies, classes_of(context, simulated=simulated))
+        _require_plausible(replies, reply, order)
+        site = read_site(context.node_config, deployed=not simulated)
         run, noise = settings_from(context.run_config), None
+        shard = _shard(run, site, simulated=simulated)
+        sums = summed(replies, len(shard.shape.classes))
         if run.privacy.is_on:
             noise = {n: part for cohort in replies for n, part in cohort.noise.items()}
-        seed = _noise_seed(run, context, order) if simulated else os.urandom(SEED_BYTES)
+        seed = new_seed()
+        if simulated:  # so that a run repeats
+            node_round = f"{name_of(context, site)}\x1f{order.server_round}".encode()
+            seed = hmac.digest(secret_of_simulation(run.seed), node_round, "sha256")
         vector = secrets.masked(masking, sums, noise, seed)
         return replace(reply, arrays={}, classes=[]), vector
     except (FedProtoError, OSError) as fault:
         return Reply([], [], failed=dict.fromkeys(order.clients, reason_of(fault))), None
 
 
-def _noise_seed(run: Settings, context: Context, order: Order) -> bytes:
-    """Return the seed of a simulated node's share of the noise, which repeats."""
-    node = name_of(context, read_site(context.node_config, deployed=False))
-    text = f"{node}\x1f{order.server_round}".encode()
-    return hmac.digest(secret_of_simulation(run.seed), text, "sha256")
-
-
-def _require_believable(cohorts: Sequence[Reply], reply: Reply, order: Order) -> None:
+def _require_plausible(cohorts: Sequence[Reply], reply: Reply, order: Order) -> None:
     """Raise `MaskingError` for values that a server would refuse.
 
     The server sees only the masked sum, so it cannot check them itself.

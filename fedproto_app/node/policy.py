@@ -44,7 +44,7 @@ class CodePolicy(Section):
     own: Texts = ()
 
 
-def _of_sites(lines: tuple[str, ...]) -> tuple[str, ...]:
+def _require_public_keys(lines: tuple[str, ...]) -> tuple[str, ...]:
     if lines:
         from fedproto_app.trust.signing import public_keys  # slow, and most sites need none
 
@@ -61,7 +61,7 @@ class SumPolicy(Section):
     """
 
     least: Annotated[int, Field(ge=0)] = 0
-    known: Annotated[tuple[Text, ...], Field(strict=False), AfterValidator(_of_sites)] = ()
+    known: Annotated[Texts, AfterValidator(_require_public_keys)] = ()
 
 
 class Limits(Section):
@@ -74,8 +74,8 @@ class Limits(Section):
     a client. Neither holds for a partition of data that all nodes hold.
     """
 
-    methods: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
-    tasks: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
+    methods: Annotated[Texts, Field(min_length=1)] | None = None
+    tasks: Annotated[Texts, Field(min_length=1)] | None = None
     epochs: Count = 1000
     steps: Count = 100_000
     seconds: Count = 3600

@@ -53,8 +53,8 @@ class Roster:
     facts: dict[ClientKey, ClientFacts] = field(default_factory=dict)  # of all declared clients
     first_with: dict[str, str] = field(default_factory=dict)  # first node by client name
 
-    def admit(self, node_id: int, answer: NodeRoster) -> str:
-        """Enter a node's answer and return its label. A restarted node replaces its old entry.
+    def admit(self, node_id: int, answer: NodeRoster) -> None:
+        """Enter a node's answer. A restarted node replaces its old entry.
 
         Raise `NameRefused` if another connected node has the same name.
         """
@@ -72,7 +72,6 @@ class Roster:
                 answer.class_counts.get(client, ()),
                 answer.times.get(client),
             )
-        return label
 
     def expel(self, label: str) -> None:
         """Remove a member. The facts about its clients stay, but other nodes that declared clients
@@ -91,11 +90,6 @@ class Roster:
     def clients_with(self, node_id: int, answer: NodeRoster) -> int:
         """Return the number of declared clients after entering this answer."""
         return len(self.facts.keys() | _keys(node_id, answer))
-
-    def clients_of(self, node_id: int, answer: NodeRoster) -> int:
-        """Return the number of clients that the node has declared, including this answer."""
-        label, new = _label(node_id, answer), _keys(node_id, answer)
-        return len(new | {key for key in self.facts if key.node == label})
 
     def knows(self, node_id: int) -> bool:
         """Whether the node has been admitted under this id."""
@@ -476,7 +470,8 @@ class Membership:
         """Raise `Unusable` if the node has more clients than the settings allow."""
         nodes, new = self._settings.nodes, len(answer.samples)
         clients = self.roster.clients_with(node_id, answer)
-        declared = self.roster.clients_of(node_id, answer)
+        earlier = {key for key in self.roster.facts if key.node == _label(node_id, answer)}
+        declared = len(earlier | _keys(node_id, answer))
         if self._identity.key(node_id) and declared > nodes.quota:
             raise Unusable(
                 f"with its {new} clients it would have brought {declared}, more than "

@@ -49,7 +49,7 @@ def new_private() -> bytes:
 
 
 def new_seed() -> bytes:
-    """Draw the seed of a node's own mask."""
+    """Draw the seed of a node's own mask, or of its noise."""
     return os.urandom(SEED_BYTES)
 
 
