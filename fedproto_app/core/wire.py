@@ -290,10 +290,7 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
     if guidance.first_phase:
         content[FIRST_PHASE] = array_record(guidance.first_phase)
     return Message(
-        content,
-        dst_node_id=node_id,
-        message_type=message_type,
-        group_id=str(order.server_round),
+        content, dst_node_id=node_id, message_type=message_type, group_id=str(order.server_round)
     )
 
 

@@ -134,13 +134,7 @@ def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) 
 
 
 def carry_out_part(
-    phase: Phase,
-    order: Order,
-    context: Context,
-    part: Part,
-    *,
-    simulated: bool,
-    session: str = "",
+    phase: Phase, order: Order, context: Context, part: Part, *, simulated: bool, session: str = ""
 ) -> list[Reply]:
     """Carry out this process's part of the order and return its cohorts' replies, to be merged.
 

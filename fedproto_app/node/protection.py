@@ -157,12 +157,7 @@ class Protection:
         return ""
 
     def _hidden(
-        self,
-        release: Sends,
-        outgoing: Contribution,
-        cohort: Cohort,
-        order: Order,
-        row: int,
+        self, release: Sends, outgoing: Contribution, cohort: Cohort, order: Order, row: int
     ) -> _Hidden:
         settings = self._plan.settings
         multiplier = self._plan.noise_multiplier * FACTOR[settings.neighbours]

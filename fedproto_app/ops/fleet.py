@@ -37,11 +37,7 @@ from fedproto_app.ops.quota import LARGEST_REPLY, Quota
 if TYPE_CHECKING:
     import httpx
     import uvicorn
-    from flwr.proto.fleet_pb2 import (
-        PullMessagesRequest,
-        PullMessagesResponse,
-        PushMessagesRequest,
-    )
+    from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
     from flwr.proto.message_pb2 import PushObjectRequest
     from grpc import ServicerContext
 

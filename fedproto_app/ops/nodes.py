@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.server.node_register import Names, fingerprint

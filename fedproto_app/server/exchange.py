@@ -91,12 +91,7 @@ class Exchange:
         return self._first.get(message_id, message_id)
 
     def ask(
-        self,
-        grid: Grid,
-        messages: Iterable[Message],
-        deadline: float,
-        *,
-        least: int = 0,
+        self, grid: Grid, messages: Iterable[Message], deadline: float, *, least: int = 0
     ) -> list[Message]:
         """Send the messages, one per node and return the replies that arrive within the deadline.
 

@@ -39,10 +39,7 @@ class Selection:
         self._settings, self._ends_with = settings, ends_with
 
     def choose(
-        self,
-        clients: Sequence[ClientKey],
-        server_round: int,
-        newcomers: Collection[ClientKey] = (),
+        self, clients: Sequence[ClientKey], server_round: int, newcomers: Collection[ClientKey] = ()
     ) -> list[ClientKey]:
         """Return a round's clients: a seeded share of all (at least one), and all newcomers."""
         count = max(1, math.ceil(self._settings.participation * len(clients) - 1e-9))

@@ -178,11 +178,7 @@ def test_nodes_can_be_added_and_the_ca_is_used_again(folder: Path) -> None:
     ],
 )
 def test_what_exists_and_does_not_fit_is_refused_and_nothing_changes(
-    folder: Path,
-    changed: dict[str, bytes | None],
-    hosts: list[str],
-    nodes: list[str],
-    message: str,
+    folder: Path, changed: dict[str, bytes | None], hosts: list[str], nodes: list[str], message: str
 ) -> None:
     make_keys(folder, HOST, ["harbour"])
     for name, content in changed.items():
