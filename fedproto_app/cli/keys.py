@@ -81,7 +81,7 @@ def keys(
 def _check(folder: Path) -> None:
     ends, today = certificates_in(folder.expanduser()), datetime.now(UTC)
     for certificate in ends:
-        typer.echo(certificate.said(today))
+        typer.echo(certificate.line(today))
     if any(certificate.is_soon(today) for certificate in ends):
         typer.echo("make new ones in time: docs/deployment.md, Keys: what goes where", err=True)
         raise typer.Exit(1)

@@ -14,14 +14,14 @@ from rich.text import Text
 from fedproto_app.cli import results_console
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.events import shown
-from fedproto_app.ops.nodes import ONLINE, REVOKED, KnownNode, Nodes, named, read_key
+from fedproto_app.ops.nodes import ONLINE, REVOKED, KnownNode, Nodes, matching_nodes, read_key
 from fedproto_app.server.node_register import (
     Binding,
     Names,
     NodeRegister,
     fingerprint,
-    now,
     register_file,
+    time_text,
 )
 
 nodes_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
@@ -75,7 +75,7 @@ def list_nodes(
     """
     names = _register(runs).read()
     with Nodes(superlink) as nodes:
-        known_nodes = nodes.all()
+        known_nodes = nodes.listed()
     table = Table(box=SIMPLE_HEAD)
     for column in ("name", "status", "last seen", "clients", "run", "valid until", "key", "id"):
         table.add_column(column, overflow="fold")
@@ -114,7 +114,7 @@ def register(
     name = name or public_key.stem
     with Nodes(superlink) as nodes:
         new = nodes.register(public_key, name)
-        keys = [node for node in nodes.all() if node.name == name and node.status != REVOKED]
+        keys = [node for node in nodes.listed() if node.name == name and node.status != REVOKED]
     end = ""
     if valid_days is not None:
         end = f", until {_end(runs, [fingerprint(read_key(public_key))], valid_days)}"
@@ -155,7 +155,7 @@ def rotate(
     """
     with Nodes(superlink) as nodes:
         names, new = _register(runs).read(), fingerprint(read_key(public_key))
-        old = [node for node in named(nodes.all(), name, names) if node.key != new]
+        old = [node for node in matching_nodes(nodes.listed(), name, names) if node.key != new]
         if not old:
             raise SettingsError(f"{public_key}: is the key that {name} has already")
         called = old[0].name or names.name_of(old[0].key)
@@ -188,7 +188,7 @@ def revoke(
       fedproto nodes revoke harbour federation
     """
     with Nodes(superlink) as nodes:
-        matching = named(nodes.all(), name, _register(runs).read())
+        matching = matching_nodes(nodes.listed(), name, _register(runs).read())
         if len(matching) > 1:
             raise SettingsError(
                 f"{name!r}: {len(matching)} keys are registered under this name; name one of them: "
@@ -219,7 +219,7 @@ def ban(
     keys: list[str] = []
     if superlink:
         with Nodes(superlink) as nodes:
-            keys = [node.key for node in nodes.all() if name in (node.name, node.key)]
+            keys = [node.key for node in nodes.listed() if name in (node.name, node.key)]
     with node_register.changing() as names:
         if bound := names.bound.get(name):
             keys.append(bound.key)
@@ -266,7 +266,7 @@ def _register(runs: Path) -> NodeRegister:
 
 def _end(runs: Path, keys: Sequence[str], days: int) -> str:
     """Let these keys end in so many days, and return when."""
-    end = now(days)
+    end = time_text(days)
     with _register(runs).changing() as names:
         names.ends |= dict.fromkeys(keys, end)
     return end
@@ -277,9 +277,9 @@ def _row(node: KnownNode, names: Names) -> Sequence[str]:
     bound = names.bound.get(name)
     current = bound if bound and bound.key == node.key else None
     end = names.ends.get(node.key, "")
-    status = "ended" if end and end <= now() else node.status
+    status = "ended" if end and end <= time_text() else node.status
     status = "banned" if names.ban_of(name, node.key) is not None else status
-    last_seen = "now" if node.status == ONLINE else node.seen or "never"
+    last_seen = "now" if node.status == ONLINE else node.last_online or "never"
     clients, run = (str(current.clients), current.run) if current else ("", "")
     shown_run, until = shown(run), end.partition(" ")[0]
     return [shown(name), status, last_seen, clients, shown_run, until, node.key, str(node.node_id)]

@@ -24,7 +24,7 @@ from fedproto_app.cli.options import (
     Target,
     reading_changes,
 )
-from fedproto_app.core.endings import NOTHING, WhenStopped
+from fedproto_app.core.endings import NOTHING_WRITTEN, WhenStopped
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.fitting_table import FittingTable
 
@@ -131,6 +131,6 @@ def try_file(
 def _left_behind(path: Path, folder: Path) -> str:
     """Return what to say when the command is stopped."""
     if not folder.exists():
-        return NOTHING
+        return NOTHING_WRITTEN
     option = shlex.join(["--folder", str(folder)])
     return f"stopped; the same command with {option} goes on with {path}"

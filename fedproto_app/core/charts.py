@@ -1,6 +1,6 @@
 """Charts as values: the numbers, the names, and what the chart says in words.
 
-Tasks and reports make charts; `report/drawing.py` draws them, for a page and for PNG files alike.
+Tasks and reports make charts, and `report/drawing.py` draws them for a page and for PNG files.
 Every chart has a text for readers who cannot see it.
 """
 
@@ -44,7 +44,7 @@ class Axis:
 class Line:
     """Values y [n] at x [n], NaN where unknown.
 
-    look: the number of its colour and dashes; None: black. bands: by label, [n] how far each band
+    look: the number of its colour and dashes, None for black. bands: by label, [n] how far a band
     reaches to both sides of y, or [2, n] how far below and above it. error: [n] half lengths of
     error bars. joined: False for points without a line through them.
     """
@@ -83,7 +83,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class DotRow:
-    """Dots at values [n] in a row; names [n] of the dots; middle: a stroke at this value."""
+    """Dots at values [n] in a row. names: of the dots, [n]. middle: a stroke at this value."""
 
     label: str
     values: NDArray[np.float64]
@@ -163,7 +163,7 @@ Chart = Lines | Dots | Bars | Matrix | Points
 class Section:
     """A heading, what there is to know about it in a few sentences, and charts.
 
-    choices: names of the charts, from which a reader chooses one, or () where all are shown.
+    choices: names of the charts if a reader chooses one of them, or () where all are shown.
     """
 
     title: str
@@ -199,7 +199,7 @@ def number(value: float) -> str:
 
 
 def gain_text(value: float) -> str:
-    """Return a gain, a fraction, in percent; a loss of ten times the value or more as a factor."""
+    """Return a gain, a fraction, in percent, or a loss of ten times the value as a factor."""
     if not isfinite(value):
         return "from no error"  # alone, so that no factor says how much worse it is
     return f"{100 * value:+.0f}%".replace("-", "−") if abs(value) < 10 else f"×{1 + abs(value):.0f}"

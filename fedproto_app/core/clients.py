@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,19 +15,6 @@ from fedproto_app.core.metrics import Metric, metric_of, metric_row
 from fedproto_app.core.stored import AnyArray
 
 KeyT = TypeVar("KeyT")
-
-LONGEST_NAME = 256  # characters
-# Control characters, characters that change the writing direction, and halves of characters.
-_CODES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def name_fault(name: str) -> str | None:
-    """Return why this cannot be a name that is stored, sent and printed, or None if it can."""
-    if len(name) > LONGEST_NAME:
-        return f"has {len(name)} characters, at most {LONGEST_NAME} are possible"
-    if _CODES.search(name):
-        return "holds codes that are no text"
-    return None
 
 
 class ClientKey(NamedTuple):
@@ -76,7 +62,7 @@ class ClientFacts:
 
 
 def groups_of_nodes(facts: Mapping[ClientKey, ClientFacts]) -> dict[str, str]:
-    """Return the group of each node: that of all its clients, or "" if they differ."""
+    """Return the group of each node, which all its clients have, or "" if they differ."""
     groups: dict[str, str] = {}
     for key, of_client in facts.items():
         first = groups.setdefault(key.node, of_client.group)
@@ -92,11 +78,11 @@ def of_enough(group_of: Mapping[KeyT, str], least: int) -> dict[str, list[KeyT]]
     groups: dict[str, list[KeyT]] = defaultdict(list)
     for key, name in group_of.items():
         groups[name].append(key)
-    others = groups.pop("", [])
+    ungrouped = groups.pop("", [])
     for name in sorted(groups, key=lambda name: (len(groups[name]), name)):
-        if len(groups[name]) < least or 0 < len(others) < least:
-            others += groups.pop(name)
-    return {**groups, "": others} if others else dict(groups)
+        if len(groups[name]) < least or 0 < len(ungrouped) < least:
+            ungrouped += groups.pop(name)
+    return {**groups, "": ungrouped} if ungrouped else dict(groups)
 
 
 @dataclass
@@ -112,7 +98,7 @@ class ClientResult:
         return [rows, self.kept_round]
 
     @staticmethod
-    def of(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
+    def from_memory(rows: Iterable[tuple[Sequence[Any], float]], kept_round: int) -> ClientResult:
         """Return the result that `memory` wrote."""
         return ClientResult({metric_of(row): value for row, value in rows}, kept_round)
 

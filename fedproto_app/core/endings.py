@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NoReturn, Self
 
 PROGRAM = "fedproto"
-NOTHING = "stopped: nothing was written yet"
+NOTHING_WRITTEN = "stopped: nothing was written yet"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
 _LATER = 0.05  # seconds after which a signal that came during an import is raised again
@@ -30,7 +30,7 @@ _received: list[int] = []  # the signals that came since the program began
 def end_on_signals() -> None:
     """Turn terminating signals into `SystemExit`, so that child processes are ended too.
 
-    Ctrl-C stays a `KeyboardInterrupt`; `WhenStopped` learns of it as well.
+    Ctrl-C stays a `KeyboardInterrupt`, and `WhenStopped` learns of it as well.
     """
 
     def leave(number: int, _: object) -> NoReturn:
@@ -92,11 +92,11 @@ class WhenStopped:
     """Prints one line if the ``with`` block is stopped, and exits with 128 + the signal's number.
 
     Around another such block it prints nothing more. Extensions such as pydantic's turn what a
-    signal raises during a callback into an error of their own: any error after a signal counts as a
-    stop. says: returns the line.
+    signal raises during a callback into an error of their own, so any error after a signal counts
+    as a stop. says: returns the line.
     """
 
-    def __init__(self, says: Callable[[], str] = lambda: NOTHING) -> None:
+    def __init__(self, says: Callable[[], str] = lambda: NOTHING_WRITTEN) -> None:
         self.says = says
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class FedProtoError(Exception):
-    """Base of every error that is the user's to mend; the command line prints it in one line."""
+    """Base of every error that is the user's to mend. The command line prints it in one line."""
 
 
 class SettingsError(FedProtoError):

@@ -12,7 +12,7 @@ from fedproto_app.core.errors import FedProtoError, SettingsError
 
 
 def is_code(text: str) -> bool:
-    """Whether the text has the form ``package.module:name``; `load` imports nothing else."""
+    """Whether the text has the form ``package.module:name``, which is all that `load` imports."""
     module, _, name = text.partition(":")
     return all(map(str.isidentifier, [*module.split("."), name]))
 

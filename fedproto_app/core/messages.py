@@ -1,19 +1,62 @@
 """The messages between server and nodes as plain data: no Flower, no torch.
 
 `wire` converts them to Flower's records and back. Values per client have a leading client axis in
-the order of ``names``.
+the order of ``names``. Messages without arrays are validated by the types of their fields here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator, ConfigDict, Field
 
 from fedproto_app.core.metrics import Metric
+
+LONGEST_NAME = 256  # characters
+MOST_REASON = 4096  # characters of a text
+# Control characters, characters that change the writing direction, and halves of characters.
+_CODES = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def name_fault(name: str) -> str | None:
+    """Return why this cannot be a name that is stored, sent and printed, or None if it can."""
+    if len(name) > LONGEST_NAME:
+        return f"has {len(name)} characters, at most {LONGEST_NAME} are possible"
+    if _CODES.search(name):
+        return "holds codes that are no text"
+    return None
+
+
+def _usable(name: str) -> str:
+    """Reject what cannot be stored or printed, because names stand in files, logs and tables."""
+    if fault := name_fault(name):
+        raise ValueError(fault)
+    return name
+
+
+T = TypeVar("T")
+FailFastList = Annotated[list[T], Field(fail_fast=True)]
+Name = Annotated[str, AfterValidator(_usable)]
+Reason = Annotated[str, Field(max_length=MOST_REASON)]
+Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Numbered = dict[Annotated[int, Field(ge=0, lt=2**32)], bytes]
+
+# How a reader validates a message. Floats may be NaN, as a loss may be.
+STRICT = ConfigDict(
+    extra="forbid",
+    strict=True,
+    ser_json_inf_nan="constants",
+    ser_json_bytes="base64",
+    val_json_bytes="base64",
+)
 
 Arrays = dict[str, NDArray[np.float32]]
 LEAVING = "the site drains: it leaves between rounds"  # the reason of all clients of such a node
@@ -33,8 +76,8 @@ class Refusal:
 class Guidance:
     """The arrays and numbers that a strategy sends to clients of one node, for their learner.
 
-    arrays: the same for all clients; where `clients` are named, one row for each of these, and the
-    others get nothing. classes: the classes of the rows of arrays by class. options: further
+    arrays: the same for all clients, or one row for each of `clients` where these are named, and
+    nothing for the others. classes: the classes of the rows of arrays by class. options: further
     numbers. first_phase: what an earlier phase of the run ended with, for a node that lacks it.
     """
 
@@ -55,9 +98,9 @@ class Order:
 
     run, token: the run's name and its random mark, which identify the node's state. clients: the
     node's clients to work on. evaluate: also evaluate the personal models after training.
-    guidance: from the strategy; its arrays include the shared parameters. most_samples: the
+    guidance: from the strategy, with the shared parameters among its arrays. most_samples: the
     largest number of samples that a client may count with in means and totals, or 0 for any number.
-    longest_step: the length to which steps are shortened, or 0 for any length.
+    longest_step: nodes shorten longer steps to this length, unless it is 0.
     """
 
     run: str
@@ -79,7 +122,7 @@ def limited_samples(samples: int, limit: int) -> int:
 class Reply:
     """A node's reply: its clients' numbers, and the method's arrays.
 
-    At the node each cohort of clients has a reply of its own until they are merged; the server
+    At the node each cohort of clients has a reply of its own until they are merged. The server
     enters the sender.
 
     names: the clients that worked. samples: the train samples that each counts with. losses and
@@ -109,6 +152,11 @@ class Reply:
     totals: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     weight: int = 0
     noise: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def owners(self) -> list[int]:
+        """The client's row in the reply for each row of an array by class."""
+        return [row for row, classes in enumerate(self.classes) for _ in classes]
 
     @property
     def leaves(self) -> bool:
@@ -142,15 +190,17 @@ class MaskingOrder:
     signatures: of this list of survivors, by the node that signed it (step "unmask").
     """
 
-    run: str
-    token: str
-    server_round: int
-    session: str
+    __pydantic_config__ = STRICT
+
+    run: Name
+    token: Name
+    server_round: Integer
+    session: Name
     step: MaskingStep
-    publics: list[PublicKeys] = field(default_factory=list)
-    sealed: dict[int, bytes] = field(default_factory=dict)
-    survivors: list[int] = field(default_factory=list)
-    signatures: dict[int, bytes] = field(default_factory=dict)
+    publics: FailFastList[PublicKeys] = field(default_factory=list)
+    sealed: _Numbered = field(default_factory=dict)
+    survivors: FailFastList[Count] = field(default_factory=list)
+    signatures: _Numbered = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -163,26 +213,28 @@ class MaskingReply:
     (step "unmask").
     """
 
+    __pydantic_config__ = STRICT
+
     own: PublicKeys | None = None
-    sealed: dict[int, bytes] = field(default_factory=dict)
+    sealed: _Numbered = field(default_factory=dict)
     signature: bytes = b""
-    seeds: dict[int, bytes] = field(default_factory=dict)
-    privates: dict[int, bytes] = field(default_factory=dict)
-    fault: str = ""
+    seeds: _Numbered = field(default_factory=dict)
+    privates: _Numbered = field(default_factory=dict)
+    fault: Reason = ""
 
 
 class SampleTimes(NamedTuple):
     """When a client's samples are, by the positions of their first targets.
 
     clock: what a position means, equal for clients that have one clock, or "" where a source only
-    counts. first: of the samples that are trained on. trained, end: after the last of these, and
-    after the last of all.
+    counts. first: the first train sample. trained, end: after the last train sample, and after the
+    last of all.
     """
 
-    clock: str
-    first: int
-    trained: int
-    end: int
+    clock: Name
+    first: Integer
+    trained: Integer
+    end: Integer
 
 
 @dataclass(frozen=True)
@@ -197,18 +249,20 @@ class NodeRoster:
     method must know.
     """
 
-    label: str
-    partitions: int
-    samples: dict[str, int]
-    groups: dict[str, str]
-    missing_shares: dict[str, float]
-    refused: dict[str, str]
-    error: str = ""
-    inputs: tuple[int, ...] = ()
-    classes: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
-    step: str = ""
-    class_counts: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-    stages: int = 1
-    notes: dict[str, str] = field(default_factory=dict)
-    times: dict[str, SampleTimes] = field(default_factory=dict)
+    __pydantic_config__ = STRICT
+
+    label: Name
+    partitions: Count
+    samples: dict[Name, Integer]
+    groups: dict[Name, Name]
+    missing_shares: dict[Name, Share]
+    refused: dict[Name, Reason]
+    error: Reason = ""
+    inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)] = ()
+    classes: tuple[Name, ...] = ()
+    known: tuple[Name, ...] = ()
+    step: Name = ""
+    class_counts: dict[Name, tuple[tuple[Count, ...], ...]] = field(default_factory=dict)
+    stages: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    notes: dict[Name, Reason] = field(default_factory=dict)
+    times: dict[Name, SampleTimes] = field(default_factory=dict)

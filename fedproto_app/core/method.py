@@ -87,12 +87,9 @@ class RunSettings(Protocol):
 
 SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 
-# A class, or "package.module:Class", which is imported when it is asked for; where it depends on
-# the task, one for each task.
+# A class, or "package.module:Class", which is imported when it is needed, or one for each task.
 Part = str | type[Any]
 ByTask = Part | Mapping[str, Part]
-
-
 PartT = TypeVar("PartT", bound=Part)
 
 
@@ -139,11 +136,11 @@ class Pretraining:
 class Method:
     """A method of federated learning.
 
-    name: in tables, run folders and summaries; of the app's own methods also in the settings.
+    name: in tables, run folders and summaries, and for the app's own methods in the settings.
     strategy, learner: the server's and the clients' half.
     settings: the class of its table of settings. Both halves get the table.
-    tasks: those that it works with; empty: all.
-    table: the name of its table in the settings; "": the method's name.
+    tasks: those that it works with, () for all.
+    table: the name of its table in the settings, "" for the method's name.
     model: what makes its own models, "package.module:function": of series (settings,
         `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. "": the settings choose
         the model.

@@ -26,7 +26,7 @@ _NO_METHODS = ("common", _RESPONSE)  # `common` is what methods share
 
 
 class Methods(Mapping[str, Method]):
-    """The app's methods by name; reading a value imports the method's module."""
+    """The app's methods by name. Reading a value imports the method's module."""
 
     def __init__(self) -> None:
         self._modules: dict[str, str] = {}
@@ -65,7 +65,7 @@ def methods_of(task: str) -> list[str]:
 
 
 def require_known(name: str) -> str:
-    """Return the name of a listed method or ``package.module:METHOD``; else raise ValueError."""
+    """Return the name of a listed method or ``package.module:METHOD``, or raise ValueError."""
     if name not in METHODS and ":" not in name:
         raise ValueError(
             f"method = {name!r}: unknown method; {did_you_mean(name, METHODS)}known: "
@@ -96,7 +96,7 @@ def part_of(method: Method, half: str, task: str) -> Any:
 
 
 def response_phases() -> tuple[Pretraining, ...]:
-    """Return the phases in which clients share their response to what is known in advance."""
+    """Return the phases that fit the response of series to columns known in advance."""
     phases: tuple[Pretraining, ...] = import_module(f"{_PACKAGES[0]}.{_RESPONSE}").PHASES
     return phases
 

@@ -28,7 +28,7 @@ class Metric:
 
     name: what is measured, in the task's words: "mse", "validation-error", "correct/stage-1".
     shared: of the client's copy of the global model, which it has next to a personal model.
-    rule: of inference, where a method has several; "" is the rule that the run chose.
+    rule: of inference, where a method has several, "" for the rule that the run chose.
     """
 
     name: str

@@ -56,7 +56,7 @@ class Total(NamedTuple):
 
     values: by name, of arrays by class [C, …]. clients: their number. by_class: [C] the number of
     clients that have each class. groups: the sums over each group of enough nodes, where the method
-    asks for them (`Sends.by_group`); a checkpoint does not keep them.
+    asks for them (`Sends.by_group`). A checkpoint does not keep them.
     """
 
     values: Mapping[str, NDArray[np.float64]]
@@ -92,7 +92,8 @@ class Round:
 class Received:
     """The arrays that clients sent: this round's, and the latest of each remembered array.
 
-    fresh: this round's accepted replies, in the order of their arrival.
+    fresh: this round's accepted replies, in the order of their arrival. total: the newest round's
+    sums, where masks hide each client's values.
     """
 
     def __init__(self, releases: Sequence[Sends] = (), combine: Combine = mean_of) -> None:
@@ -108,7 +109,7 @@ class Received:
             for name in release.arrays
         }
         self._latest: dict[ClientKey, Arrays] = {}
-        self._total: Total | None = None
+        self.total: Total | None = None
         self._means: dict[str, NDArray[np.float32]] = {}
         self.fresh: Sequence[ClientReply] = ()
 
@@ -122,12 +123,7 @@ class Received:
 
     def take_total(self, total: Total) -> None:
         """Replace everything received so far with a round's sums."""
-        self._total, self._means = total, {}
-
-    @property
-    def total(self) -> Total | None:
-        """The newest round's sums, where masks hide each client's values."""
-        return self._total
+        self.total, self._means = total, {}
 
     @property
     def clients(self) -> list[ClientKey]:
@@ -135,7 +131,7 @@ class Received:
         return sorted(self._latest)
 
     @property
-    def heard(self) -> list[ClientKey]:
+    def senders(self) -> list[ClientKey]:
         """The same clients in the order of their first replies."""
         return list(self._latest)
 
@@ -163,13 +159,13 @@ class Received:
         """Return the mean over the clients, or the result of the robust rule if one is set.
 
         Remembered arrays are averaged over the latest values of all clients that ever replied,
-        others over this round's clients; with masked sums always over the newest round's. None
-        before any client sent one, or in a round without this array.
+        others over this round's clients. With masked sums it is always the newest round's clients.
+        None before any client sent the array, or in a round without it.
         """
         if name not in self._means:
-            if self._total is not None:
-                if name in self._total.values:
-                    mean = self._total.values[name] / self._total.clients
+            if self.total is not None:
+                if name in self.total.values:
+                    mean = self.total.values[name] / self.total.clients
                     self._means[name] = mean.astype(np.float32)
             elif name in self._remembered and self._latest:
                 self._means[name] = self._combine(self.stacked(name))
@@ -188,11 +184,11 @@ class Received:
         """Return the mean of each class over this round's clients that have it, [C, …], zeros for a
         class that no client has, and whether any client has the class, [C]. None if no client sent
         a row."""
-        if self._total is not None and name not in self._total.values:
+        if self.total is not None and name not in self.total.values:
             return None
-        if self._total is not None:
-            counts = self._total.by_class
-            sums = self._total.values[name]
+        if self.total is not None:
+            counts = self.total.by_class
+            sums = self.total.values[name]
             divisors = np.maximum(counts, 1).reshape(-1, *[1] * (sums.ndim - 1))
             return (sums / divisors).astype(np.float32), counts > 0
         rows: dict[int, list[NDArray[np.float32]]] = {}
@@ -207,14 +203,14 @@ class Received:
         return means, np.isin(np.arange(classes), list(rows))
 
     def state(self) -> dict[str, AnyArray]:
-        """Return everything for a checkpoint: the remembered arrays in the order of `heard`, and
+        """Return everything for a checkpoint: the remembered arrays in the order of `senders`, and
         the arrays that the next round's guidance may use."""
-        if self._total is not None:
-            return self._state_of_total(self._total)
+        if self.total is not None:
+            return self._state_of_total(self.total)
         latest: dict[str, AnyArray] = {}
         if self._latest:
-            stacked = {name: self.stacked(name, self.heard) for name in self._remembered}
-            latest = {**key_arrays(self.heard), **stacked}
+            stacked = {name: self.stacked(name, self.senders) for name in self._remembered}
+            latest = {**key_arrays(self.senders), **stacked}
         return {**latest, **self._state_of_round()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
@@ -222,7 +218,7 @@ class Received:
         self._means = {}
         if total := of_group(state, _TOTAL):
             values = of_group(total, _VALUES)
-            self._total = Total(values, int(total["clients"]), total["by-class"])
+            self.total = Total(values, int(total["clients"]), total["by-class"])
         if "names" in state:
             for row, key in enumerate(keys_of(state)):
                 self._latest[key] = {name: state[name][row] for name in self._remembered}

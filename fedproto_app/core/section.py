@@ -29,8 +29,8 @@ Value = TypeVar("Value")
 def setting(default: Value, meaning: str, allowed: str = "") -> Value:
     """Return a field of a section: its default, and its text for pyproject.toml and the docs.
 
-    meaning: in Markdown, for docs/settings.md; pyproject.toml has it without links.
-    allowed: in Markdown; by default derived from the field's type (`tables.allowed`).
+    meaning: in Markdown, for docs/settings.md. pyproject.toml has it without links.
+    allowed: in Markdown. By default it is derived from the field's type (`tables.allowed`).
     """
     return Field(default=default, description=meaning, json_schema_extra={"allowed": allowed})
 

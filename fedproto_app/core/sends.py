@@ -28,8 +28,8 @@ class Sizes:
     Before the nodes have declared their data all sizes are 1: the arrays that a method sends, and
     their protection, depend on settings alone.
 
-    period, horizon, regressors: of series: samples in a period, steps ahead, and values that a
-    linear forecast of one step is made of. known: columns that are known in advance of a series.
+    period, horizon, regressors: of series: samples in a period, steps ahead, and inputs of a linear
+    forecast of one step. known: columns of a series that are known in advance.
     batches: of a client that sends its batches one by one, as many as all clients have. width: of a
     representation. classes: of labels. outputs: of a head.
     parameters: shapes of the model's parameters by name. encoder, head: what the names of the
@@ -70,7 +70,7 @@ class Sends:
     rows: an array of each client, or one for each class that the client has.
     combine: how the server uses the clients' values: a "mean" or "sum" of all, means of "groups"
         that it forms from the values, or "each" client's values separately.
-    weight: the weight of a client in a mean of parameters; in means of arrays all weigh the same.
+    weight: the weight of a client in a mean of parameters. In means of arrays all weigh the same.
     remember: whether the server uses this round's values or the latest values of every client.
     of_present: what replaces all clients' latest values where masked sums show only a total over
         the round's participants, in words, or "" if nothing can.
@@ -81,14 +81,14 @@ class Sends:
         received, by "rows" of bounded length, by "sums" of samples of bounded length, or "public"
         if nothing in them is to be hidden. It is "" if the change has no bound, so noise cannot
         protect the client.
-    any_size: clients may differ by any factor, as in sums of samples; then the method itself
-        rejects impossible values.
+    any_size: clients may differ by any factor, as in sums of samples, so the method itself rejects
+        impossible values.
     reveals: what the server learns of a client, in words.
     consent: the key of a site's file that must allow this, "" if none.
     by_group: whether the server also uses the values of each group of clients that sites name by
         themselves. Masked sums then give the total of each group of enough nodes.
-    passed_on: what other nodes learn of a client because the server sends its values on, in words;
-        "" if it does not. A site must allow this with ``shares-classes``.
+    passed_on: what other nodes learn of a client because the server sends its values on, in words,
+        or "". A site must allow this with ``shares-classes``.
     """
 
     name: str
@@ -158,7 +158,7 @@ class Expected:
     masked: bool = False
 
     @staticmethod
-    def of(
+    def declared(
         releases: Sequence[Sends],
         sizes: Sizes,
         *,

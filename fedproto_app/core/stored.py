@@ -1,4 +1,4 @@
-"""The types of what checkpoints and tables of results hold."""
+"""The types of values in checkpoints and tables of results."""
 
 from __future__ import annotations
 

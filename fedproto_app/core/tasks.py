@@ -19,7 +19,7 @@ class TaskRecord:
 
     folder: the name of its folder in every room. Tasks on the same data share them.
     holds: what its data are, in words. Tasks with the same word share their sources.
-    targets: "classes" or "real numbers", where sources of one kind hold either; else "".
+    targets: "classes" or "real numbers", or "" where sources of one kind do not hold either.
     options: names of settings and tables of `[data]` that apply to its data.
     draws: whether its check can draw which client holds which data.
     first_method: a method that runs in seconds, to try first.

@@ -1,16 +1,17 @@
 """Every record that crosses the network: names, shapes, dtypes.
 
-Only this module builds a RecordDict. A message is one of the strict models below, as JSON in a
-bytes field, plus arrays. Values per client are in the order of ``names``. `replies` validates
-replies for the server.
+Only this module builds a RecordDict. A message is a dataclass of `messages`, or one of the two
+below, as JSON in a bytes field, plus arrays. Values per client are in the order of ``names``.
+`replies` validates replies for the server.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from io import BytesIO
-from typing import Annotated, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from flwr.app import (
@@ -23,19 +24,25 @@ from flwr.app import (
     RecordDict,
 )
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from fedproto_app.core.clients import name_fault
 from fedproto_app.core.messages import (
+    MOST_REASON,
+    STRICT,
     Arrays,
+    Count,
+    FailFastList,
     Guidance,
+    Integer,
+    Length,
     MaskingOrder,
     MaskingReply,
-    MaskingStep,
+    Name,
     NodeRoster,
     Order,
-    PublicKeys,
+    Reason,
     Reply,
+    name_fault,
 )
 from fedproto_app.core.metrics import Model, metric_row
 from fedproto_app.core.stored import AnyArray
@@ -52,26 +59,8 @@ JSON, SECONDS = "json", "seconds"  # fields of the first record
 PROTOCOL_FIELD, VERSION_FIELD = "protocol", "version"
 PROTOCOL = 3
 MOST_BYTES = 32 * 2**20  # of JSON: room for 80 numbers of each of 20,000 clients
-MOST_REASON = 4096  # characters of a text
 MOST_FAULTS = 100  # validation errors that are examined one by one
 
-T = TypeVar("T")
-FailFastList = Annotated[list[T], Field(fail_fast=True)]
-
-
-def _usable(name: str) -> str:
-    """Reject what cannot be stored or printed: names stand in files, logs and tables."""
-    if fault := name_fault(name):
-        raise ValueError(fault)
-    return name
-
-
-Name = Annotated[str, AfterValidator(_usable)]
-Reason = Annotated[str, Field(max_length=MOST_REASON)]
-Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 MetricRow = tuple[Name, Model, bool, Name]  # of `metric_row`
 
 
@@ -79,16 +68,11 @@ class Unusable(ValueError):
     """The whole message is refused. The text is the reason."""
 
 
-class _Fields(BaseModel):
-    """Fields with the names of the message's fields. Floats may be NaN, as a loss may be."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, ser_json_inf_nan="constants"
-    )
-
-
-class OrderFields(_Fields):
+@dataclass(frozen=True)
+class OrderFields:
     """An `Order` and its `Guidance`, whose `clients` are ``guided`` here, without the arrays."""
+
+    __pydantic_config__ = STRICT
 
     run: Name
     token: Name
@@ -102,12 +86,15 @@ class OrderFields(_Fields):
     longest_step: Length
 
 
-class ReplyFields(_Fields):
+@dataclass(frozen=True)
+class ReplyFields:
     """A `Reply` without its arrays. Losses and metrics have a value for each of the names.
 
     Its seconds are a float64 field: as decimal digits they would give two runs with the same seed
     different numbers of bytes.
     """
+
+    __pydantic_config__ = STRICT
 
     names: FailFastList[Name]
     samples: FailFastList[Integer]
@@ -119,67 +106,17 @@ class ReplyFields(_Fields):
     steps: FailFastList[Length]
 
 
-class RosterFields(_Fields):
-    """A `NodeRoster`."""
-
-    label: Name
-    partitions: Count
-    samples: dict[Name, Integer]
-    groups: dict[Name, Name]
-    missing_shares: dict[Name, Share]
-    refused: dict[Name, Reason]
-    error: Reason
-    inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)]
-    classes: tuple[Name, ...]
-    known: tuple[Name, ...]
-    step: Name
-    class_counts: dict[Name, tuple[tuple[Count, ...], ...]]
-    stages: Annotated[int, Field(ge=1, lt=2**31)]
-    notes: dict[Name, Reason]
-    times: dict[Name, tuple[Name, Integer, Integer, Integer]]  # `SampleTimes`
+FieldsT = TypeVar("FieldsT")
+_KINDS = (OrderFields, ReplyFields, NodeRoster, MaskingOrder, MaskingReply)
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS}
 
 
-_Numbered = dict[Annotated[int, Field(ge=0, lt=2**32)], bytes]
-
-
-class MaskingOrderFields(_Fields):
-    """A `MaskingOrder`."""
-
-    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-    run: Name
-    token: Name
-    server_round: Integer
-    session: Name
-    step: MaskingStep
-    publics: FailFastList[PublicKeys]
-    sealed: _Numbered
-    survivors: FailFastList[Count]
-    signatures: _Numbered
-
-
-class MaskingReplyFields(_Fields):
-    """A `MaskingReply`."""
-
-    model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-
-    own: PublicKeys | None
-    sealed: _Numbered
-    signature: bytes
-    seeds: _Numbered
-    privates: _Numbered
-    fault: Reason
-
-
-FieldsT = TypeVar("FieldsT", bound=_Fields)
-
-
-def _record(kind: type[_Fields], message: object, **changed: object) -> ConfigRecord:
-    """Return the message's fields as JSON in a record; its reader validates the values."""
-    unchanged = (name for name in kind.model_fields if name not in changed)
-    fields = {name: getattr(message, name) for name in unchanged} | changed
+def _record(kind: type[Any], message: object, **changed: object) -> ConfigRecord:
+    """Return the message's fields as JSON in a record. Its reader validates the values."""
+    unchanged = (field.name for field in fields(kind) if field.name not in changed)
+    values = {name: getattr(message, name) for name in unchanged} | changed
     # In bytes, because Flower's ConfigRecord.count_bytes fails on an empty text or list.
-    return ConfigRecord({JSON: kind.model_construct(**fields).model_dump_json().encode()})
+    return ConfigRecord({JSON: _ADAPTERS[kind].dump_json(kind(**values))})
 
 
 def read_record(
@@ -196,9 +133,10 @@ def read_record(
     if len(text) > (most_bytes := min(most_bytes, MOST_BYTES)):
         raise Unusable(f"malformed message: {len(text)} bytes of JSON, more than {most_bytes}")
     try:
-        return kind.model_validate_json(text)
+        message: FieldsT = _ADAPTERS[kind].validate_json(text)
     except ValidationError as error:
         raise Unusable(f"malformed message: {_first_fault(error)}") from None
+    return message
 
 
 def _first_fault(error: ValidationError) -> str:
@@ -223,7 +161,7 @@ def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
         sender_version = version
     return (
         f"the {sender} runs fedproto-app {sender_version}, this {reader} {__version__}: they "
-        "cannot read each other's messages; install the same version on both"
+        "cannot read each other's messages, so install the same version on both"
     )
 
 
@@ -237,10 +175,10 @@ def _with_protocol(record: ConfigRecord) -> ConfigRecord:
 
 def read_order(message: Message) -> Order:
     """Return the order in a message of any phase, or raise `Unusable` if there is none."""
-    fields = read_record(message.content, OrderFields)
+    order = dict(vars(read_record(message.content, OrderFields)))
     arrays, first_phase = (_arrays_of(message.content, name) for name in (ARRAYS, FIRST_PHASE))
-    guidance = Guidance(arrays, fields.guided, fields.classes, fields.options, first_phase)
-    return Order(**fields.model_dump(exclude={"guided", "classes", "options"}), guidance=guidance)
+    guided, classes, options = (order.pop(name) for name in ("guided", "classes", "options"))
+    return Order(**order, guidance=Guidance(arrays, guided, classes, options, first_phase))
 
 
 def _arrays_of(content: RecordDict, name: str) -> Arrays:
@@ -299,7 +237,7 @@ def is_answer(reply: Message, order: Message) -> bool:
         return False
     try:
         if order.metadata.message_type == MASKING:
-            return not read_record(reply.content, MaskingReplyFields, OF_MASKING).fault
+            return not read_masking_reply(reply).fault
         if OF_MASKING in order.content and VECTOR not in reply.content:
             return False
         clients = read_record(order.content, OrderFields).clients
@@ -315,19 +253,19 @@ def read_masking_order(message: Message) -> MaskingOrder | None:
 
 def required_masking_order(message: Message) -> MaskingOrder:
     """Return the order of a step of a masked sum, or raise `Unusable` if there is none."""
-    return MaskingOrder(**dict(read_record(message.content, MaskingOrderFields, OF_MASKING)))
+    return read_record(message.content, MaskingOrder, OF_MASKING)
 
 
 def write_masking_reply(reply: MaskingReply, to: Message) -> Message:
     """Return the node's reply to a step of a masked sum as a message."""
-    record = _record(MaskingReplyFields, reply, fault=reply.fault[:MOST_REASON])
+    record = _record(MaskingReply, reply, fault=reply.fault[:MOST_REASON])
     return Message(RecordDict({OF_MASKING: record}), reply_to=to)
 
 
 def write_roster(roster: NodeRoster, to: Message) -> Message:
     """Return the node's answer to the roster query."""
-    cut = {name: _cut(getattr(roster, name)) for name in ("refused", "notes")}
-    record = _record(RosterFields, roster, error=roster.error[:MOST_REASON], **cut)
+    cut = {"refused": _cut(roster.refused), "notes": _cut(roster.notes)}
+    record = _record(NodeRoster, roster, error=roster.error[:MOST_REASON], **cut)
     return Message(_content(_with_protocol(record), {}), reply_to=to)
 
 
@@ -347,39 +285,31 @@ def write_alive(to: Message) -> Message:
 def write_order(order: Order, node_id: int, message_type: str) -> Message:
     """Return the message that carries an order to a node, with a new RecordDict."""
     guidance = order.guidance
-    record = _record(
-        OrderFields,
-        order,
-        guided=list(guidance.clients),
-        classes=list(guidance.classes),
-        options=dict(guidance.options),
-    )
+    of_guidance = {"guided": list(guidance.clients), "classes": list(guidance.classes)}
+    record = _record(OrderFields, order, **of_guidance, options=dict(guidance.options))
     content = _content(record, guidance.arrays)
     if guidance.first_phase:
         content[FIRST_PHASE] = array_record(guidance.first_phase)
     return Message(
-        content,
-        dst_node_id=node_id,
-        message_type=message_type,
-        group_id=str(order.server_round),
+        content, dst_node_id=node_id, message_type=message_type, group_id=str(order.server_round)
     )
 
 
 def add_masking(order: MaskingOrder, to: Message) -> None:
     """Add what a node needs for a masked sum to its training order."""
-    to.content[OF_MASKING] = _record(MaskingOrderFields, order)
+    to.content[OF_MASKING] = _record(MaskingOrder, order)
 
 
 def masking_query(order: MaskingOrder, node_id: int) -> Message:
     """Return the message that asks a node for a step of a masked sum."""
-    content = RecordDict({OF_MASKING: _record(MaskingOrderFields, order)})
+    content = RecordDict({OF_MASKING: _record(MaskingOrder, order)})
     group = str(order.server_round)
     return Message(content, dst_node_id=node_id, message_type=MASKING, group_id=group)
 
 
 def read_masking_reply(message: Message) -> MaskingReply:
     """Return the node's reply to a masking step, or raise `Unusable` if it is malformed."""
-    return MaskingReply(**dict(read_record(message.content, MaskingReplyFields, OF_MASKING)))
+    return read_record(message.content, MaskingReply, OF_MASKING)
 
 
 def roster_query(node_id: int) -> Message:

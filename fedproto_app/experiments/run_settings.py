@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedproto_app.core.endings import NOTHING, program, shown
+from fedproto_app.core.endings import NOTHING_WRITTEN, program, shown
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.run_lock import require_unwritten
 from fedproto_app.server.checkpoint import (
@@ -236,7 +236,7 @@ def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
     """
     if not (run / "settings.toml").exists():
         shutil.rmtree(run, ignore_errors=True)
-        return NOTHING
+        return NOTHING_WRITTEN
     if (run / "summary.json").exists() and not changes:
         return f"stopped when all rounds were done: {shown(run)}"
     checkpoint, _ = newest_checkpoint(run / "checkpoint")

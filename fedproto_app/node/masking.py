@@ -114,12 +114,6 @@ class Masking:
 
     def begin(self, order: MaskingOrder) -> None:
         """Open the shares sealed for this node, before it trains. Raises `MaskingError`."""
-        try:
-            self._take_in(order)
-        except Forged as error:
-            raise MaskingError(str(error)) from None
-
-    def _take_in(self, order: MaskingOrder) -> None:
         secrets = self._secrets_of(order)
         if secrets.masked:
             raise MaskingError("it has sent its vector of this sum already")
@@ -131,8 +125,11 @@ class Masking:
         received = {}
         for sender, content in order.sealed.items():
             key = secrets.keys[sender].shares
-            seal = sealing_key(secrets.shares, key, digest_of(secrets.keys) + self._settings)
-            received[sender] = opened(seal, content, sender, secrets.number)
+            try:
+                seal = sealing_key(secrets.shares, key, digest_of(secrets.keys) + self._settings)
+                received[sender] = opened(seal, content, sender, secrets.number)
+            except Forged as error:
+                raise MaskingError(str(error)) from None
         received[secrets.number] = secrets.own_shares
         self._require_enough(len(received), keys=len(secrets.keys), condition="exchanged shares")
         self._write(secrets.model_copy(update={"received": received}))
@@ -310,8 +307,7 @@ def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Mas
     run = settings_from(context.run_config)
     if not run.aggregation.secure:
         raise SettingsError("aggregation.secure = false: this run has no masked sums")
-    of_run = (order.run, order.token)
-    folder = state_dir(context, run, site, *of_run, simulated=simulated)
+    folder = state_dir(context, run, site, order.run, order.token, simulated=simulated)
     signer = None if simulated else signer_of(site)
     digest = hashlib.sha256(run.model_dump_json(exclude={"output"}).encode()).digest()
     return Masking(folder, run.aggregation, signer, digest)
@@ -332,14 +328,6 @@ def answer_masking(order: MaskingOrder, context: Context, *, simulated: bool) ->
         reply = MaskingReply(fault=f"cannot write its secrets: {fault.strerror}")
     if not simulated:
         node = name_of(context, read_site(context.node_config, deployed=True))
-        refused = reply.fault or None
-        tell(
-            "masking",
-            INFO,
-            round=order.server_round,
-            node=node,
-            step=order.step,
-            survivors=len(order.survivors) or None,
-            refused=refused,
-        )
+        fields = {"survivors": len(order.survivors) or None, "refused": reply.fault or None}
+        tell("masking", INFO, round=order.server_round, node=node, step=order.step, **fields)
     return reply

@@ -8,7 +8,6 @@ them, and their state is unchanged.
 from __future__ import annotations
 
 import hmac
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -56,7 +55,7 @@ from fedproto_app.strategies.common.learner import (
 )
 from fedproto_app.tasks.table import load_shard, make_task, task_class
 from fedproto_app.trust.fixed_point import Vector
-from fedproto_app.trust.masks import SEED_BYTES
+from fedproto_app.trust.masks import new_seed
 from fedproto_app.trust.outliers import growth_fault, root_mean_square, value_fault
 from fedproto_app.trust.privacy_ledger import FOLDER as LEDGER
 from fedproto_app.trust.privacy_ledger import PrivacyLedger
@@ -89,9 +88,8 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     clients = shard.clients.values()
     counts = {client.name: client.class_counts for client in clients if client.class_counts}
     if not simulated:
-        client_counts = {"clients": len(clients), "refused": len(shard.refused)}
-        node = name_of(context, site)
-        tell("roster", node=node, **client_counts, error=error or None)
+        node, refused = name_of(context, site), len(shard.refused)
+        tell("roster", node=node, clients=len(clients), refused=refused, error=error or None)
         # In the node's log alone: what was done to series tells of their times and columns.
         for note in notes_of([client.series for client in _series_of(shard)]):
             tell("note", node=node, note=note)
@@ -123,13 +121,6 @@ def _series_of(shard: Shard) -> list[ClientWindows]:
     return [client for client in shard.clients.values() if isinstance(client, ClientWindows)]
 
 
-def classes_of(context: Context, *, simulated: bool) -> int:
-    """Return the number of classes in the node's data, 0 unless the task is classification."""
-    site = read_site(context.node_config, deployed=not simulated)
-    shard = _shard(settings_from(context.run_config), site, simulated=simulated)
-    return len(shard.shape.classes)
-
-
 class Part(NamedTuple):
     """This process's number among the processes of the node, usually one."""
 
@@ -143,13 +134,7 @@ def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) 
 
 
 def carry_out_part(
-    phase: Phase,
-    order: Order,
-    context: Context,
-    part: Part,
-    *,
-    simulated: bool,
-    session: str = "",
+    phase: Phase, order: Order, context: Context, part: Part, *, simulated: bool, session: str = ""
 ) -> list[Reply]:
     """Carry out this process's part of the order and return its cohorts' replies, to be merged.
 
@@ -163,8 +148,11 @@ def carry_out_part(
         if not simulated:
             _tell("order", phase, order, context, site, clients=len(order.clients))
         run = settings_from(context.run_config)
-        if not (simulated or session or phase == "evaluate"):
-            _require_open(run)
+        if run.aggregation.secure and not (simulated or session or phase == "evaluate"):
+            raise SettingsError(
+                "aggregation.secure = true: arrays leave this node only in a masked sum, and this "
+                "order is not part of one"
+            )
         with nullcontext() if simulated else within_seconds(site.limits):
             replies = _done(phase, order, context, run, site, part, session, simulated=simulated)
     except (FedProtoError, OSError, MemoryError) as fault:
@@ -246,7 +234,8 @@ class _Work:
                 received = {**guidance.arrays, **guidance.first_phase}
                 shard = make_samples(self.shard, names, received, learner.task, self.store)
                 absent |= shard.absent(names)
-                shares = [left for share in shares if (left := share.limited_to(shard)).clients]
+                limited = [share.limited_to(shard) for share in shares]
+                shares = [share for share in limited if share.clients]
                 learner = self._learner(sized, shard)
             replies += self._carried_out(learner, shard, shares)
         return [*replies, absent_reply(absent, time.perf_counter() - start)]
@@ -284,11 +273,22 @@ class _Work:
         return shares_of(clients, self.order.server_round, self.shard, learner.task, size, place)
 
     def _carried_out(self, learner: AnyLearner, shard: Shard, shares: list[Share]) -> list[Reply]:
-        parties = self.settings, self.site, learner, self.session
-        protection = _protection(*parties, simulated=self.simulated)
+        protection, tells = self._protection(learner), self.site.is_dealt
         parts = (self.settings, shard, self.store, learner)
-        node = Node(*parts, tells_classes=self.site.is_dealt, protection=protection)
+        node = Node(*parts, tells_classes=tells, protection=protection)
         return _WORK[self.phase](node, self.order, shares)
+
+    def _protection(self, learner: AnyLearner) -> Protection | None:
+        """Return the stage that clips and noises what clients send, None in a run without noise."""
+        plan = privacy_plan(self.settings)
+        if plan is None:
+            return None
+        if self.simulated:
+            secret = secret_of_simulation(self.settings.seed)
+            return Protection(plan, secret, None, learner, self.session)
+        folder = state_root(self.site) / LEDGER
+        ledger = PrivacyLedger(folder, self.site.privacy)
+        return Protection(plan, own_secret(folder), ledger, learner, self.session)
 
 
 def with_own_width(run: Settings, site: Site) -> Settings:
@@ -302,29 +302,6 @@ def with_own_width(run: Settings, site: Site) -> Settings:
             f"{run.model.width_factors!r}"
         )
     return run.with_factor(factor)
-
-
-def _protection(
-    settings: Settings, site: Site, learner: AnyLearner, session: str, *, simulated: bool
-) -> Protection | None:
-    """Return the stage that clips and noises what clients send, or None in a run without noise."""
-    plan = privacy_plan(settings)
-    if plan is None:
-        return None
-    if simulated:
-        return Protection(plan, secret_of_simulation(settings.seed), None, learner, session)
-    folder = state_root(site) / LEDGER
-    ledger = PrivacyLedger(folder, site.privacy)
-    return Protection(plan, own_secret(folder), ledger, learner, session)
-
-
-def _require_open(run: Settings) -> None:
-    """Refuse to send unmasked arrays in a run whose sums are masked."""
-    if run.aggregation.secure:
-        raise SettingsError(
-            "aggregation.secure = true: arrays leave this node only in a masked sum, and this "
-            "order is not part of one"
-        )
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
@@ -348,16 +325,16 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 def with_enough(shard: Shard, least_samples: int) -> Shard:
     """Return the shard without clients of fewer train images or sequences. Series have a limit of
     their own."""
-    few = {
+    too_few = {
         client.name: f"{client.train_samples} train samples: this site's clients train on at least "
         f"{least_samples} (limits.least-samples)"
         for client in shard.clients.values()
         if not isinstance(client, ClientWindows) and client.train_samples < least_samples
     }
-    if not few:
+    if not too_few:
         return shard
-    clients = {name: client for name, client in shard.clients.items() if name not in few}
-    return replace(shard, clients=clients, refused={**shard.refused, **few})
+    clients = {name: client for name, client in shard.clients.items() if name not in too_few}
+    return replace(shard, clients=clients, refused={**shard.refused, **too_few})
 
 
 def require_admitted(settings: Settings, site: Site) -> None:
@@ -451,46 +428,41 @@ def train_masked(
     try:
         secrets = secrets_of(masking, context, simulated=simulated)
         secrets.begin(masking)
-        session = masking.session
         replies = carry_out_part(
-            "train", order, context, Part(), simulated=simulated, session=session
+            "train", order, context, Part(), simulated=simulated, session=masking.session
         )
         reply = merged(replies)
         if not reply.names:
             return reply, None
-        _require_believable(replies, reply, order)
-        sums = summed(replies, classes_of(context, simulated=simulated))
+        _require_plausible(replies, reply, order)
+        site = read_site(context.node_config, deployed=not simulated)
         run, noise = settings_from(context.run_config), None
+        shard = _shard(run, site, simulated=simulated)
+        sums = summed(replies, len(shard.shape.classes))
         if run.privacy.is_on:
-            noise = {name: of for cohort in replies for name, of in cohort.noise.items()}
-        seed = _noise_seed(run, context, order) if simulated else os.urandom(SEED_BYTES)
+            noise = {n: part for cohort in replies for n, part in cohort.noise.items()}
+        seed = new_seed()
+        if simulated:  # so that a run repeats
+            node_round = f"{name_of(context, site)}\x1f{order.server_round}".encode()
+            seed = hmac.digest(secret_of_simulation(run.seed), node_round, "sha256")
         vector = secrets.masked(masking, sums, noise, seed)
         return replace(reply, arrays={}, classes=[]), vector
     except (FedProtoError, OSError) as fault:
         return Reply([], [], failed=dict.fromkeys(order.clients, reason_of(fault))), None
 
 
-def _noise_seed(run: Settings, context: Context, order: Order) -> bytes:
-    """Return the seed of a simulated node's share of the noise, which repeats."""
-    node = name_of(context, read_site(context.node_config, deployed=False))
-    text = f"{node}\x1f{order.server_round}".encode()
-    return hmac.digest(secret_of_simulation(run.seed), text, "sha256")
-
-
-def _require_believable(cohorts: Sequence[Reply], reply: Reply, order: Order) -> None:
+def _require_plausible(cohorts: Sequence[Reply], reply: Reply, order: Order) -> None:
     """Raise `MaskingError` for values that a server would refuse.
 
     The server sees only the masked sum, so it cannot check them itself.
     """
     for cohort in cohorts:
+        owners = cohort.owners if cohort.classes else range(len(cohort.names))
         for name, array in cohort.arrays.items():
-            owners = cohort.names
-            if cohort.classes:
-                rows = zip(cohort.names, cohort.classes, strict=True)
-                owners = [client for client, client_classes in rows for _ in client_classes]
-            for client, values in zip(owners, array, strict=True):
+            for row, values in zip(owners, array, strict=True):
                 if fault := value_fault(name, values):
-                    raise MaskingError(f"client {client!r}: {fault}; nothing of the node is sent")
+                    client = cohort.names[row]
+                    raise MaskingError(f"client {client!r}: {fault}; the node sends nothing")
     personal = {name for cohort in cohorts for name in cohort.arrays}
     mean = {name: array for name, array in reply.arrays.items() if name not in personal}
     faults = [fault for name, array in mean.items() if (fault := value_fault(name, array))]

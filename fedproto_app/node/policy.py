@@ -22,6 +22,8 @@ from fedproto_app.core.methods import method_named
 from fedproto_app.core.section import kebab
 from fedproto_app.settings import Count, CountOrZero, Section, Settings
 
+# The limit of a setting, by the end of the setting's name.
+_COUNTED = {"epochs": "epochs", "steps": "steps", "iterations": "steps"}
 _NO_CODE = ("device", "method-settings")  # settings whose texts may have a colon and name no code
 
 Text = Annotated[str, Field(min_length=1)]
@@ -42,7 +44,7 @@ class CodePolicy(Section):
     own: Texts = ()
 
 
-def _of_sites(lines: tuple[str, ...]) -> tuple[str, ...]:
+def _require_public_keys(lines: tuple[str, ...]) -> tuple[str, ...]:
     if lines:
         from fedproto_app.trust.signing import public_keys  # slow, and most sites need none
 
@@ -59,7 +61,7 @@ class SumPolicy(Section):
     """
 
     least: Annotated[int, Field(ge=0)] = 0
-    known: Annotated[tuple[Text, ...], Field(strict=False), AfterValidator(_of_sites)] = ()
+    known: Annotated[Texts, AfterValidator(_require_public_keys)] = ()
 
 
 class Limits(Section):
@@ -72,8 +74,8 @@ class Limits(Section):
     a client. Neither holds for a partition of data that all nodes hold.
     """
 
-    methods: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
-    tasks: Annotated[tuple[Text, ...], Field(strict=False, min_length=1)] | None = None
+    methods: Annotated[Texts, Field(min_length=1)] | None = None
+    tasks: Annotated[Texts, Field(min_length=1)] | None = None
     epochs: Count = 1000
     steps: Count = 100_000
     seconds: Count = 3600
@@ -110,13 +112,14 @@ def require_within(settings: Settings, limits: Limits) -> None:
             raise SettingsError(
                 f"{key} = {value!r}: this site allows {', '.join(allowed)} (limits.{key}s)"
             )
+    at_most = {"epochs": limits.epochs, "steps": limits.steps}
     for section, table in _counted_settings(settings):
         for name, value in table:
-            limit = _limit_of(name, limits)
-            if limit is not None and isinstance(value, int) and value > limit[1]:
+            limit = next((key for end, key in _COUNTED.items() if name.endswith(end)), None)
+            if limit is not None and isinstance(value, int) and value > at_most[limit]:
                 raise SettingsError(
-                    f"{section}{kebab(name)} = {value}: this site allows 0 … {limit[1]} "
-                    f"({limit[0]})"
+                    f"{section}{kebab(name)} = {value}: this site allows 0 … {at_most[limit]} "
+                    f"(limits.{limit})"
                 )
 
 
@@ -150,15 +153,6 @@ def _counted_settings(settings: Settings) -> Iterator[tuple[str, Section]]:
     yield f"{method.table_name}.", settings.method_settings
     for phase in settings.first_phases:
         yield f"{phase.table}.", phase.section(settings)
-
-
-def _limit_of(name: str, limits: Limits) -> tuple[str, int] | None:
-    """Return the limit of a setting and its key, by the end of the setting's name."""
-    if name.endswith("epochs"):
-        return "limits.epochs", limits.epochs
-    if name.endswith(("steps", "iterations")):
-        return "limits.steps", limits.steps
-    return None
 
 
 class TooLong(FedProtoError):

@@ -84,34 +84,36 @@ class Protection:
         self._plan, self._secret, self._ledger, self._learner = plan, secret, ledger, learner
         self._session = session
 
-    def applied(self, sent: Contribution, cohort: Cohort, order: Order) -> Contribution:
+    def applied(self, outgoing: Contribution, cohort: Cohort, order: Order) -> Contribution:
         """Return the clipped and noised values of the clients that are not refused yet.
 
         For a masked sum they are clipped only, in double precision, beside the noise that it needs.
 
         Raises `SettingsError` for arrays that the learner does not declare.
         """
-        declared = _complete(self._learner, sent)
+        declared = _complete(self._learner, outgoing)
         releases = [release for release in declared if release.clip != "public"]
         # Copied to this machine's memory once: the rest of the work is done client by client.
-        sent = replace(
-            sent,
-            model={name: value.detach().cpu() for name, value in sent.model.items()},
-            present=None if sent.present is None else sent.present.cpu(),
+        outgoing = replace(
+            outgoing,
+            model={name: value.detach().cpu() for name, value in outgoing.model.items()},
+            present=None if outgoing.present is None else outgoing.present.cpu(),
         )
         order_digest = b"" if self._ledger is None else _digest(order)
         in_sum = bool(self._session)
         noised = replace(
-            sent,
-            arrays={n: a.astype(np.float64 if in_sum else a.dtype) for n, a in sent.arrays.items()},
-            model={n: v.double() if in_sum else v.clone() for n, v in sent.model.items()},
+            outgoing,
+            arrays={
+                n: a.astype(np.float64 if in_sum else a.dtype) for n, a in outgoing.arrays.items()
+            },
+            model={n: v.double() if in_sum else v.clone() for n, v in outgoing.model.items()},
         )
-        refused = dict(sent.refused)
-        needed: dict[str, Noise | None] = dict.fromkeys(sent.arrays)
+        refused = dict(outgoing.refused)
+        noises: dict[str, Noise | None] = dict.fromkeys(outgoing.arrays)
         for row, client in enumerate(cohort.names):
-            if row in sent.refused:
+            if row in outgoing.refused:
                 continue
-            hidden = [self._hidden(release, sent, cohort, order, row) for release in releases]
+            hidden = [self._hidden(release, outgoing, cohort, order, row) for release in releases]
             keys = [
                 self._key(clipped, client, order.server_round, order_digest) for clipped in hidden
             ]
@@ -121,8 +123,8 @@ class Protection:
             for clipped, key in zip(hidden, keys, strict=True):
                 values = clipped.values if in_sum else _noised(clipped, key)
                 _put(noised, row, order, clipped, values)
-                needed |= dict.fromkeys(clipped.values, clipped.noise)
-        return replace(noised, refused=refused, noise=needed if in_sum else {})
+                noises |= dict.fromkeys(clipped.values, clipped.noise)
+        return replace(noised, refused=refused, noise=noises if in_sum else {})
 
     def errors(
         self, client: str, offsets: Values, order: Order, deviation: float
@@ -155,18 +157,13 @@ class Protection:
         return ""
 
     def _hidden(
-        self,
-        release: Sends,
-        sent: Contribution,
-        cohort: Cohort,
-        order: Order,
-        row: int,
+        self, release: Sends, outgoing: Contribution, cohort: Cohort, order: Order, row: int
     ) -> _Hidden:
         settings = self._plan.settings
         multiplier = self._plan.noise_multiplier * FACTOR[settings.neighbours]
 
         def hidden(values: Mapping[str, Values], length: float) -> _Hidden:
-            entries = sum(sent.arrays[n][row].size for n in release.arrays) or sum(
+            entries = sum(outgoing.arrays[n][row].size for n in release.arrays) or sum(
                 value.size for value in values.values()
             )
             return _Hidden(release.clip, values, Noise(multiplier, length, entries))
@@ -174,17 +171,17 @@ class Protection:
         if release.clip == "step":
             step = {
                 name: value[row].numpy().astype(np.float64) - order.guidance.arrays[name]
-                for name, value in sent.model.items()
+                for name, value in outgoing.model.items()
             }
             return hidden(clipped_together(step, settings.step_clip), settings.step_clip)
-        client_values = {name: _present(sent, name, row) for name in release.arrays}
+        client_values = {name: _present(outgoing, name, row) for name in release.arrays}
         if release.clip == "rows":
             rows = {
                 name: clipped_rows(array, settings.clip) for name, array in client_values.items()
             }
             # All clients of a masked sum have the same noise, whichever classes they have.
-            counted = {n: sent.arrays[n][row] for n in rows} if self._session else rows
-            count = sum(array[..., 0].size for array in counted.values())
+            sent_rows = {n: outgoing.arrays[n][row] for n in rows} if self._session else rows
+            count = sum(array[..., 0].size for array in sent_rows.values())
             return hidden(rows, settings.clip * math.sqrt(count))
         if not isinstance(self._learner, _BoundsSums):
             raise SettingsError(
@@ -210,16 +207,16 @@ class Protection:
         return mac.digest()
 
 
-def _complete(learner: AnyLearner, sent: Contribution) -> list[Sends]:
+def _complete(learner: AnyLearner, outgoing: Contribution) -> list[Sends]:
     """Return the learner's releases of these arrays. Raises `SettingsError` if one has no clip."""
     releases = [
         release
         for release in learner.releases
-        if release.clip and (release.parameters or sent.arrays)
+        if release.clip and (release.parameters or outgoing.arrays)
     ]
     protected = {name for release in releases for name in release.arrays}
-    unprotected = sorted(sent.arrays.keys() - protected)
-    if sent.model and not any(release.parameters for release in releases):
+    unprotected = sorted(outgoing.arrays.keys() - protected)
+    if outgoing.model and not any(release.parameters for release in releases):
         unprotected.append("its model")
     if unprotected:
         raise SettingsError(
@@ -229,10 +226,10 @@ def _complete(learner: AnyLearner, sent: Contribution) -> list[Sends]:
     return releases
 
 
-def _present(sent: Contribution, name: str, row: int) -> Values:
+def _present(outgoing: Contribution, name: str, row: int) -> Values:
     """Return a client's values. Arrays with a row per class keep the rows of its classes only."""
-    array = sent.arrays[name][row]
-    return np.asarray(array if sent.present is None else array[sent.present[row].numpy()])
+    array = outgoing.arrays[name][row]
+    return np.asarray(array if outgoing.present is None else array[outgoing.present[row].numpy()])
 
 
 def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
@@ -247,16 +244,16 @@ def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
 
 
 def _put(
-    sent: Contribution, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
+    outgoing: Contribution, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
 ) -> None:
     """Write these values over the true ones, rounded to float32 outside of masked sums."""
     for name, value in noised.items():
         if hidden.kind == "step":
-            sent.model[name][row] = torch.from_numpy(order.guidance.arrays[name] + value)
-        elif sent.present is None:
-            sent.arrays[name][row] = value
+            outgoing.model[name][row] = torch.from_numpy(order.guidance.arrays[name] + value)
+        elif outgoing.present is None:
+            outgoing.arrays[name][row] = value
         else:
-            sent.arrays[name][row][sent.present[row].numpy()] = value
+            outgoing.arrays[name][row][outgoing.present[row].numpy()] = value
 
 
 def _digest(order: Order) -> bytes:

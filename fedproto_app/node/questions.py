@@ -42,9 +42,9 @@ def answers(node: Node, order: Order, shares: Iterable[Share]) -> list[Reply]:
         cohort = node.load(share, order, upto=order.server_round, trains=False)
         rows = range(len(cohort.names))
         reply = new_reply(cohort, rows, share, order)
-        sent = learner.answer(cohort, order.guidance)
-        require_declared(sent, declared, learner, ', when="question"')
-        reply.arrays, reply.classes = arrays_of(sent, rows)
+        outgoing = learner.answer(cohort, order.guidance)
+        require_declared(outgoing, declared, learner, ', when="question"')
+        reply.arrays, reply.classes = arrays_of(outgoing, rows)
         return reply
 
     return node.replies(answer, replace(order, guidance=guidance.with_model(unsent)), shares)

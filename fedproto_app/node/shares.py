@@ -73,15 +73,10 @@ def fitting(room: int, learner: AnyLearner, shard: Shard, order: Order, *, train
     clients = _longest_first(order.clients, order.server_round, shard, learner.task)
     if not clients:
         return SMALL_COHORT
-    largest = {client.name: client for client in (clients[0], max(clients, key=_train_samples))}
-    client_bytes = max(
-        bytes_of(client, learner, order, trains=trains) for client in largest.values()
-    )
+    fullest = max(clients, key=lambda client: client.train_samples)
+    largest = {client.name: client for client in (clients[0], fullest)}.values()
+    client_bytes = max(bytes_of(client, learner, order, trains=trains) for client in largest)
     return max(SMALL_COHORT, room // client_bytes)
-
-
-def _train_samples(client: ClientData) -> int:
-    return client.train_samples
 
 
 def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) -> int:

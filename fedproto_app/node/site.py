@@ -10,14 +10,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.section import Positive, kebab
 from fedproto_app.data.source_checks import require_meaning
-from fedproto_app.node.policy import CodePolicy, Limits, SumPolicy
+from fedproto_app.node.policy import CodePolicy, Limits, SumPolicy, Text
 from fedproto_app.settings import (
     Count,
     CountOrZero,
@@ -43,8 +43,6 @@ from fedproto_app.settings.choice import (
 )
 from fedproto_app.settings.data import ScalePair
 from fedproto_app.trust.privacy_ledger import SitePrivacy
-
-Text = Annotated[str, Field(min_length=1)]
 
 # Short keys of --node-config, and what they are called in a site's file.
 SHORT_KEYS = {
@@ -186,7 +184,7 @@ class Site(Section):
                 "its site names; name the columns that the run wants in data.known"
             )
         lent = {column.name: column for column in known_in(self.data.known)}
-        wanted = []
+        columns = []
         for column in run.known_columns:
             if column.name not in lent:
                 names = ", ".join(lent) or "none"
@@ -194,10 +192,10 @@ class Site(Section):
                     f"data.known = {run.known!r}: this site does not lend column {column.name!r}; "
                     f"data.known of its file lends {names}"
                 )
-            wanted.append(column if column.values else lent[column.name])
+            columns.append(column if column.values else lent[column.name])
         return {
-            "known": text_of(column.text for column in wanted),
-            "covariates": self._path("covariates") if wanted else "",
+            "known": text_of(column.text for column in columns),
+            "covariates": self._path("covariates") if columns else "",
             "holidays": run.holidays and (self.data.holidays or run.holidays),
         }
 

@@ -194,15 +194,19 @@ class Tables:
                 (server_round, json.dumps(clients)),
             )
         model = model_of(tensors)
-        self.put_models(clients, server_round, model)
+        self.put("models", clients, server_round, model)
         optimizer = {name: value for name, value in tensors.items() if name not in model}
-        self._put("training", clients, server_round, optimizer)
+        self.put("training", clients, server_round, optimizer)
 
-    def put_models(
-        self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
+    def put(
+        self, table: str, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
     ) -> None:
-        """Add the clients' models [n, …] after a round, to predict with."""
-        self._put("models", clients, server_round, tensors)
+        """Add the clients' tensors [n, …] after a round to `models` or `training`."""
+        blobs = zip(clients, _blobs(len(clients), tensors), strict=True)
+        self._database.executemany(
+            f"INSERT OR REPLACE INTO {table} (client, round, tensors) VALUES (?, ?, ?)",
+            ((client, server_round, blob) for client, blob in blobs),
+        )
 
     def rounds(self, table: str, clients: Sequence[str]) -> dict[str, list[int]]:
         """The rounds of each client's rows in `models` or `training`, newest first."""
@@ -255,15 +259,6 @@ class Tables:
     def drop_shared(self, rounds: Iterable[int]) -> None:
         """Delete the global models of these rounds."""
         self._database.executemany("DELETE FROM shared WHERE round = ?", [(r,) for r in rounds])
-
-    def _put(
-        self, table: str, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
-    ) -> None:
-        blobs = zip(clients, _blobs(len(clients), tensors), strict=True)
-        self._database.executemany(
-            f"INSERT OR REPLACE INTO {table} (client, round, tensors) VALUES (?, ?, ?)",
-            ((client, server_round, blob) for client, blob in blobs),
-        )
 
 
 def model_of(tensors: Mapping[str, Tensor]) -> Tensors:

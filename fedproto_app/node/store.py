@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import tomli_w
@@ -90,33 +90,7 @@ class _Block:
         return {name: rows_of(value, places) for name, value in self.tensors.items()}
 
 
-class FirstPhaseFiles:
-    """What a first phase left at a node, and vectors that a frozen encoder makes of sequences.
-
-    Both can be computed again, so a damaged file counts as missing.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def write_first_phase(self, tensors: Mapping[str, Tensor]) -> None:
-        """Store what the node's clients share from now on."""
-        _write(self._folder / FIRST_PHASE_FILE, tensors)
-
-    def read_first_phase(self) -> dict[str, Tensor]:
-        """Return the last tensors, empty if none can be read."""
-        return _read(self._folder / FIRST_PHASE_FILE)
-
-    def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
-        """Store the client's vectors [n, D], computed by the encoder with this digest."""
-        _write(self._folder / file_name(client) / VECTORS_FILE, {digest: vectors})
-
-    def read_vectors(self, client: str, digest: str) -> Tensor | None:
-        """Return the vectors computed by the encoder with this digest, or None."""
-        return _read(self._folder / file_name(client) / VECTORS_FILE).get(digest)
-
-
-class ClientStore(FirstPhaseFiles):
+class ClientStore:
     """The state of the clients of one node in one run.
 
     An order begins with `begin` and ends with `settle`, but a reader needs neither. Other processes
@@ -138,8 +112,7 @@ class ClientStore(FirstPhaseFiles):
         states that cannot all wait are to be written at once. device_limit: bytes of states that
         may stay on the device on which they were made.
         """
-        super().__init__(folder)
-        self._file = StateFile(folder)
+        self._folder, self._file = folder, StateFile(folder)
         self._limit, self._lasting = limit, lasting
         self._clients, self._device_limit = clients, device_limit
         self._round, self._marks = 0, list[int]()  # rounds from which the server may resume
@@ -187,8 +160,8 @@ class ClientStore(FirstPhaseFiles):
         if elsewhere:
             with self._file.reading() as tables:
                 stored = tables.states([clients[place] for place in elsewhere], upto)
-                found = {elsewhere[place] for places, _ in stored for place in places}
-                missing = [clients[place] for place in elsewhere if place not in found]
+                stored_places = {elsewhere[place] for places, _ in stored for place in places}
+                missing = [clients[place] for place in elsewhere if place not in stored_places]
                 _tell_of_lost_states(tables, missing, upto)
             for places, tensors in stored:
                 states.append(StoredStates([elsewhere[place] for place in places], tensors))
@@ -298,6 +271,24 @@ class ClientStore(FirstPhaseFiles):
             content = tomli_w.dumps(table).encode()
             write_whole(path, content, durable=True, private=True, concurrent=True)
 
+    # --- files that can be computed again, so a damaged one counts as missing ---------------------
+
+    def write_first_phase(self, tensors: Mapping[str, Tensor]) -> None:
+        """Store what a first phase left, which the node's clients share from now on."""
+        _write(self._folder / FIRST_PHASE_FILE, tensors)
+
+    def read_first_phase(self) -> Tensors:
+        """Return the last tensors, empty if none can be read."""
+        return _read(self._folder / FIRST_PHASE_FILE)
+
+    def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
+        """Store the client's vectors [n, D], computed by the encoder with this digest."""
+        _write(self._folder / file_name(client) / VECTORS_FILE, {digest: vectors})
+
+    def read_vectors(self, client: str, digest: str) -> Tensor | None:
+        """Return the vectors computed by the encoder with this digest, or None."""
+        return _read(self._folder / file_name(client) / VECTORS_FILE).get(digest)
+
     # --- blocks in memory -------------------------------------------------------------------------
 
     def _hold(self, clients: Sequence[str], server_round: int, tensors: Tensors) -> None:
@@ -355,7 +346,7 @@ class ClientStore(FirstPhaseFiles):
             if rows:
                 names = [block.kept_rows[row] for row in rows]
                 model = {name: rows_of(v, rows) for name, v in model_of(block.tensors).items()}
-                tables.put_models(names, block.server_round, model)
+                tables.put("models", names, block.server_round, model)
         for server_round in sorted(self._kept_rounds() & self._shared.keys()):
             self._put_shared(tables, server_round, self._shared[server_round])
         for block in {self._newest[client][0]: None for client in sorted(self._unwritten)}:
@@ -421,15 +412,15 @@ class ClientStore(FirstPhaseFiles):
         return set().union(*map(self._rounds_of, self._all_records().values()))
 
 
-class _Memory:
+class _Memory(NamedTuple):
     """The stores of a worker's nodes, by folder.
 
     limit: bytes of states that may wait in each store. nodes: number of nodes in the simulation.
     """
 
-    def __init__(self, limit: int, nodes: int) -> None:
-        self.limit, self.nodes = limit, nodes
-        self.stores: dict[Path, ClientStore] = {}
+    limit: int
+    nodes: int
+    stores: dict[Path, ClientStore]
 
 
 _memory: _Memory | None = None  # set in a worker that keeps state in memory
@@ -441,7 +432,7 @@ def keep_state_in_memory(limit: int, nodes: int = 1) -> None:
     limit: bytes for the state of a node. 0 keeps none in memory.
     """
     global _memory
-    _memory = _Memory(limit, nodes) if limit else None
+    _memory = _Memory(limit, nodes, {}) if limit else None
 
 
 def store_of(folder: Path, clients: int, device: torch.device | None = None) -> ClientStore:
@@ -470,8 +461,8 @@ def _tell_of_lost_states(tables: Tables, clients: Sequence[str], upto: int) -> N
     rounds = tables.rounds("training", clients) if upto else {}
     lost = [client for client, newest in rounds.items() if newest and newest[0] >= upto + _BACK]
     if lost:
-        at = max(rounds[client][0] for client in lost)
-        tell("state-lost", WARNING, clients=len(lost), first=lost[0], round=upto, node_round=at)
+        fields = {"round": upto, "node_round": max(rounds[client][0] for client in lost)}
+        tell("state-lost", WARNING, clients=len(lost), first=lost[0], **fields)
 
 
 def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) -> set[int]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedproto_app.core.errors import FedProtoError, SettingsError
 from fedproto_app.core.messages import Arrays, Order, Reply, limited_samples
-from fedproto_app.core.metrics import Metric, Model
+from fedproto_app.core.metrics import Metric, Model, of_shared
 from fedproto_app.core.sends import Sends
 from fedproto_app.data.shard import ClientData, Shard
 from fedproto_app.maths.steps import shortened_steps
@@ -69,7 +69,7 @@ class Node:
             if settings.privacy.reported == "exact"
             else Reporting(settings, self._task.metrics, self._required, protection)
         )
-        self._stages: list[Stage] = [self._counted]
+        self._stages: list[Stage] = [self._limited]
         if settings.limits_steps and learner.sends_mean:
             self._stages.append(_shortened)
         if protection:
@@ -115,24 +115,26 @@ class Node:
         self.learner.begin(cohort)
         context = self.learner.context(order.guidance, cohort)
         losses = train_cohort(self.learner, cohort, context)
-        sent = self._contribution(cohort, context, order)
+        outgoing = self._contribution(cohort, context, order)
         # Evaluate before any state changes: the device's memory may not suffice (`in_halves`).
         results = self.learner.evaluate(cohort, order.guidance) if order.evaluate else None
         for stage in self._stages:
-            sent = stage(sent, cohort, order)
-        rows = [row for row in range(len(cohort.names)) if row not in sent.refused]
+            outgoing = stage(outgoing, cohort, order)
+        rows = [row for row in range(len(cohort.names)) if row not in outgoing.refused]
         reply = new_reply(cohort, rows, share, order)
         if self.learner.sends_mean:
             weights = reply.samples if self.learner.weighs_samples else [1] * len(rows)
-            reply.totals, reply.weight = _weighted_sums(sent.model, rows, weights), sum(weights)
+            reply.totals, reply.weight = _weighted_sums(outgoing.model, rows, weights), sum(weights)
         self._save(cohort, rows)
         reply.losses = {name: values[rows].tolist() for name, values in losses.items()}
-        reply.failed = {cohort.names[row]: why for row, why in sorted(sent.refused.items())}
-        reply.steps = [sent.steps[row] for row in rows] if sent.steps else []
-        reply.arrays, reply.classes = arrays_of(sent, rows)
-        reply.noise = sent.noise
+        reply.failed = {cohort.names[row]: why for row, why in sorted(outgoing.refused.items())}
+        reply.steps = [outgoing.steps[row] for row in rows] if outgoing.steps else []
+        reply.arrays, reply.classes = arrays_of(outgoing, rows)
+        reply.noise = outgoing.noise
         if not self.learner.sends_mean:
-            reply.arrays |= {name: value[rows].cpu().numpy() for name, value in sent.model.items()}
+            reply.arrays |= {
+                name: value[rows].cpu().numpy() for name, value in outgoing.model.items()
+            }
         if results is not None:
             self._take_in(results, cohort, rows, order, reply, final=not self.learner.shared)
         return reply
@@ -142,19 +144,19 @@ class Node:
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
         finite = _finite_rows(values) if values else []
         diverged = [row for row, is_finite in enumerate(finite) if not is_finite]
-        sent = self.learner.contribution(cohort, context, order.server_round)
-        require_declared(sent, self._sent_after_training, self.learner)
+        outgoing = self.learner.contribution(cohort, context, order.server_round)
+        require_declared(outgoing, self._sent_after_training, self.learner)
         return replace(
-            sent,
-            model=sent.model
+            outgoing,
+            model=outgoing.model
             or {n: v for n, v in cohort.parameters.items() if self.learner.is_shared(n)},
             refused=dict.fromkeys(diverged, DIVERGED),
         )
 
-    def _counted(self, sent: Contribution, cohort: Cohort, order: Order) -> Contribution:
+    def _limited(self, outgoing: Contribution, cohort: Cohort, order: Order) -> Contribution:
         """Multiply each client's sums of samples by the share that counts (`most_samples`)."""
         if min(cohort.shares, default=1.0) == 1.0:
-            return sent
+            return outgoing
         sums = {
             name
             for release in self.learner.releases
@@ -162,12 +164,12 @@ class Node:
             for name in (*release.arrays, *release.under_masks)
         }
         factors = np.array(cohort.shares, dtype=np.float32)
-        counted = {
+        scaled = {
             name: array * factors.reshape(-1, *[1] * (array.ndim - 1))
-            for name, array in sent.arrays.items()
+            for name, array in outgoing.arrays.items()
             if name in sums
         }
-        return replace(sent, arrays={**sent.arrays, **counted})
+        return replace(outgoing, arrays={**outgoing.arrays, **scaled})
 
     def _judge(self, order: Order, share: Share) -> Reply:
         cohort = self.load(share, order, upto=order.server_round, trains=False)
@@ -178,11 +180,8 @@ class Node:
         judged, personal = cohort, self.learner.personalised(cohort, guidance)
         if personal is not None:
             shared = self._reported(self.learner.evaluate(cohort, guidance))
-            reply.metrics = {
-                replace(metric, shared=True): values
-                for metric, values in shared.items()
-                if metric.model is Model.USED
-            }
+            used = {m: values for m, values in shared.items() if m.model is Model.USED}
+            reply.metrics = of_shared(used)
             judged = replace(cohort, parameters=personal)
         results = self.learner.evaluate(judged, guidance)
         # A client that only receives never trains, so its model is stored here.
@@ -226,7 +225,8 @@ class Node:
                     f"settings {list(state[mismatched[0]].shape[1:])}; did this site's "
                     "width-factor change?"
                 )
-            indices = {device: torch.tensor(places, device=device) for device in _devices(state)}
+            devices = {tensor.device for tensor in state.values()}
+            indices = {device: torch.tensor(places, device=device) for device in devices}
             for name, tensor in state.items():
                 if len(places) == len(clients):  # all, in their order
                     tensor.copy_(stored[name])
@@ -310,15 +310,11 @@ class Node:
 
     def _reported(self, results: Mapping[Metric, list[float]]) -> dict[Metric, list[float]]:
         """Return the metrics that the server may learn."""
-        reported = {
-            metric: values for metric, values in results.items() if not self._task.stays(metric)
-        }
-        if self._tells_classes:
-            return reported
         return {
             metric: values
-            for metric, values in reported.items()
-            if not self._task.is_of_class(metric)
+            for metric, values in results.items()
+            if not self._task.stays(metric)
+            and (self._tells_classes or not self._task.is_of_class(metric))
         }
 
     def _private(self, results: Mapping[Metric, Sequence[float]], row: int) -> dict[str, float]:
@@ -353,25 +349,21 @@ def in_halves(work: Callable[[Share], Reply], share: Share) -> list[Reply]:
 
 
 def require_declared(
-    sent: Contribution, releases: Iterable[Sends], learner: AnyLearner, field: str = ""
+    outgoing: Contribution, releases: Iterable[Sends], learner: AnyLearner, field: str = ""
 ) -> None:
     """Raise `SettingsError` for arrays that none of these releases of the learner declares.
 
     field: what else the missing declaration says, for the message.
     """
     declared = {name for r in releases for name in (*r.arrays, *r.under_masks)}
-    if undeclared := sorted(sent.arrays.keys() - declared):
+    if undeclared := sorted(outgoing.arrays.keys() - declared):
         name = undeclared[0]
-        shape = sent.arrays[name].shape[1:]
+        shape = outgoing.arrays[name].shape[1:]
         raise SettingsError(
             f"{type(learner).__name__} sends {name!r} of shape {shape}, which it does not "
             f'declare; its sends() needs Sends("{name}", {{"{name}": {shape}}}{field}) '
             "(docs/extending.md)"
         )
-
-
-def _devices(tensors: Mapping[str, Tensor]) -> set[torch.device]:
-    return {value.device for value in tensors.values()}
 
 
 def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
@@ -391,13 +383,13 @@ def new_reply(cohort: Cohort, rows: Sequence[int], share: Share, order: Order) -
     return Reply(names, [samples[row] for row in rows], place=share.place)
 
 
-def _shortened(sent: Contribution, cohort: Cohort, order: Order) -> Contribution:
+def _shortened(outgoing: Contribution, cohort: Cohort, order: Order) -> Contribution:
     """Shorten each model's step from the model of the order to the longest that is allowed."""
     start = order.guidance.arrays
-    if not (sent.model and sent.model.keys() <= start.keys()):
-        return sent
-    model, steps = shortened_steps(sent.model, start, order.longest_step)
-    return replace(sent, model=model, steps=steps)
+    if not (outgoing.model and outgoing.model.keys() <= start.keys()):
+        return outgoing
+    model, steps = shortened_steps(outgoing.model, start, order.longest_step)
+    return replace(outgoing, model=model, steps=steps)
 
 
 def _weighted_sums(
@@ -426,17 +418,17 @@ def _weighted_sums(
     return {name: flat.reshape(value.shape[1:]) for (name, value), flat in sums}
 
 
-def arrays_of(sent: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
+def arrays_of(outgoing: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
     """Return the arrays that the clients in these rows send, and the classes of their rows."""
-    if sent.present is None:
-        return {name: array[list(rows)] for name, array in sent.arrays.items()}, []
-    present = sent.present.cpu()
+    if outgoing.present is None:
+        return {name: array[list(rows)] for name, array in outgoing.arrays.items()}, []
+    present = outgoing.present.cpu()
     classes: list[list[int]] = [present[row].nonzero().flatten().tolist() for row in rows]
     arrays = {
         name: np.concatenate(
             [array[row][labels] for row, labels in zip(rows, classes, strict=True)]
         )
-        for name, array in sent.arrays.items()
+        for name, array in outgoing.arrays.items()
         if rows
     }
     return arrays, classes

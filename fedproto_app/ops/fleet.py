@@ -37,11 +37,7 @@ from fedproto_app.ops.quota import LARGEST_REPLY, Quota
 if TYPE_CHECKING:
     import httpx
     import uvicorn
-    from flwr.proto.fleet_pb2 import (
-        PullMessagesRequest,
-        PullMessagesResponse,
-        PushMessagesRequest,
-    )
+    from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse, PushMessagesRequest
     from flwr.proto.message_pb2 import PushObjectRequest
     from grpc import ServicerContext
 
@@ -192,14 +188,14 @@ def limited_servicer(servicer: type, quota: Quota) -> type:
             return answer
 
         def PushMessages(self, request: PushMessagesRequest, context: ServicerContext) -> object:
-            answer = self._counted(super().PushMessages, request, context)
+            answer = self._within_quota(super().PushMessages, request, context)
             quota.begin(request.node.node_id, request)
             return answer
 
         def PushObject(self, request: PushObjectRequest, context: ServicerContext) -> object:
-            return self._counted(super().PushObject, request, context)
+            return self._within_quota(super().PushObject, request, context)
 
-        def _counted(
+        def _within_quota(
             self,
             call: Callable[[Push, ServicerContext], object],
             request: Push,
@@ -251,12 +247,12 @@ def telling_of_clocks(interceptor: type) -> type:
 def clock_fault(signed: str | None) -> str:
     """Return what is wrong with the clock of a node that signed at this ISO time, or ""."""
     with suppress(ValueError, TypeError):  # Flower refuses a call without a time
-        node, here = datetime.fromisoformat(signed or ""), datetime.now(UTC)
-        if not -_AHEAD < (here - node).total_seconds() < _BEHIND:
+        node, server_time = datetime.fromisoformat(signed or ""), datetime.now(UTC)
+        if not -_AHEAD < (server_time - node).total_seconds() < _BEHIND:
             return (
                 f"this node's clock says {node:%Y-%m-%d %H:%M:%S}, the server's "
-                f"{here:%Y-%m-%d %H:%M:%S} UTC. A node may be {_BEHIND:g} s behind or {_AHEAD:g} s "
-                "ahead"
+                f"{server_time:%Y-%m-%d %H:%M:%S} UTC. A node may be {_BEHIND:g} s behind or "
+                f"{_AHEAD:g} s ahead"
             )
     return ""
 

@@ -219,7 +219,7 @@ def _issued(
     is_ca: bool = False,
 ) -> x509.Certificate:
     """Return a certificate for the key, with these and the usual extensions."""
-    now = datetime.now(UTC)
+    time_now = datetime.now(UTC)
     usage = dict.fromkeys(_USES, False)
     usage |= {"key_cert_sign": is_ca, "crl_sign": is_ca, "digital_signature": not is_ca}
     builder = (
@@ -228,8 +228,8 @@ def _issued(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _CLOCKS_APART)
-        .not_valid_after(now + term)
+        .not_valid_before(time_now - _CLOCKS_APART)
+        .not_valid_after(time_now + term)
         .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
         .add_extension(x509.KeyUsage(**usage), critical=True)
     )
@@ -335,13 +335,13 @@ class CertificateEnd(NamedTuple):
     name: str
     ends: datetime
 
-    def is_soon(self, now: datetime) -> bool:
+    def is_soon(self, time_now: datetime) -> bool:
         """Return whether the certificate ends within a month, or has ended."""
-        return self.ends - now < SOON
+        return self.ends - time_now < SOON
 
-    def said(self, now: datetime) -> str:
+    def line(self, time_now: datetime) -> str:
         """Return a line with the day and the number of days until then."""
-        days = (self.ends - now).days
+        days = (self.ends - time_now).days
         when = f"ends in {days} days" if days >= 0 else f"ENDED {-days} days ago"
         return f"{self.name} {when}, on {self.ends:%Y-%m-%d}"
 
@@ -378,8 +378,8 @@ def servers_certificate(connection: str) -> CertificateEnd | None:
 
 def warnings(ends: Iterable[CertificateEnd | None]) -> list[str]:
     """Return a line for each certificate that ends within a month."""
-    now = datetime.now(UTC)
-    return [end.said(now) for end in ends if end is not None and end.is_soon(now)]
+    time_now = datetime.now(UTC)
+    return [end.line(time_now) for end in ends if end is not None and end.is_soon(time_now)]
 
 
 def _end(content: bytes, file: Path) -> datetime:

@@ -56,11 +56,11 @@ class AuditCollector:
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.metrics_core import GaugeMetricFamily
 
-        now = time.time()
+        time_now = time.time()
         counts, last = Counter[str](), 0.0
         for written, event in entries(self._file):
             last = max(last, written)
-            counts[event] += now - _HOUR <= written <= now
+            counts[event] += time_now - _HOUR <= written <= time_now
         events = GaugeMetricFamily(
             "fedproto_audit_events_last_hour", "events in the audit log", labels=["event"]
         )

@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.server.node_register import Names, fingerprint
@@ -36,14 +32,14 @@ class KnownNode:
     """A node of a SuperLink.
 
     name: the name that its key is registered under, or "". status: Flower's "registered" (never
-    online), "online" or "offline", or "revoked". seen: when it was last online, "" if never.
+    online), "online" or "offline", or "revoked". last_online: when it was last online, "" if never.
     """
 
     node_id: int
     name: str
     key: str
     status: str
-    seen: str
+    last_online: str
 
 
 class Nodes:
@@ -73,7 +69,7 @@ class Nodes:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def all(self) -> list[KnownNode]:
+    def listed(self) -> list[KnownNode]:
         """Return every node that was ever registered, sorted by name and time of registration."""
         with _plainly():
             nodes = self._client.ListNodes(self._messages.ListNodesRequest()).nodes_info
@@ -87,7 +83,7 @@ class Nodes:
         never accepts again, and for a key that is registered under another name.
         """
         key = read_key(public_key)
-        registered = next((node for node in self.all() if node.key == fingerprint(key)), None)
+        registered = next((node for node in self.listed() if node.key == fingerprint(key)), None)
         if registered is None:
             with _plainly():
                 request = self._messages.RegisterNodeRequest(public_key=key, name=name)
@@ -112,16 +108,16 @@ class Nodes:
             self._client.UnregisterNode(request)
 
 
-def named(nodes: Sequence[KnownNode], wanted: str, names: Names) -> list[KnownNode]:
+def matching_nodes(nodes: Sequence[KnownNode], text: str, names: Names) -> list[KnownNode]:
     """Return the nodes with a name, a fingerprint or an id, without revoked nodes.
 
     names: the server's register, which has the names of keys that were registered without a name.
     Raises `SettingsError` if no node matches.
     """
-    bound = names.bound.get(wanted)
+    bound = names.bound.get(text)
     tests: list[Callable[[KnownNode], bool]] = [
-        lambda node: node.name == wanted,
-        lambda node: wanted in (node.key, str(node.node_id)),
+        lambda node: node.name == text,
+        lambda node: text in (node.key, str(node.node_id)),
         lambda node: bound is not None and not node.name and node.key == bound.key,
     ]
     alive = [node for node in nodes if node.status != REVOKED]
@@ -129,7 +125,7 @@ def named(nodes: Sequence[KnownNode], wanted: str, names: Names) -> list[KnownNo
         if matches := [node for node in alive if test(node)]:
             return matches
     alive_names = ", ".join(dict.fromkeys(node.name or str(node.node_id) for node in alive))
-    raise SettingsError(f"{wanted!r}: no node has this name; registered: {alive_names or 'none'}")
+    raise SettingsError(f"{text!r}: no node has this name; registered: {alive_names or 'none'}")
 
 
 def _known_node(node: NodeInfo) -> KnownNode:

@@ -196,10 +196,7 @@ class SuperLink(Connection):
     """
 
     def __init__(
-        self,
-        home: Path,
-        import_path: Path | None = None,
-        programs: Path | None = None,
+        self, home: Path, import_path: Path | None = None, programs: Path | None = None
     ) -> None:
         program_folder = programs or Path(sysconfig.get_path("scripts"))
         environment = _environment(home, program_folder, import_path)

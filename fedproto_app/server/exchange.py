@@ -91,12 +91,7 @@ class Exchange:
         return self._first.get(message_id, message_id)
 
     def ask(
-        self,
-        grid: Grid,
-        messages: Iterable[Message],
-        deadline: float,
-        *,
-        least: int = 0,
+        self, grid: Grid, messages: Iterable[Message], deadline: float, *, least: int = 0
     ) -> list[Message]:
         """Send the messages, one per node and return the replies that arrive within the deadline.
 
@@ -217,7 +212,7 @@ class _Phase:
         return {i: message.metadata.dst_node_id for i, message in self._waiting.items()}
 
     def _send(self, messages: list[Message]) -> None:
-        accepted_ids = set(push(self._grid, messages))
+        accepted_ids = push(self._grid, messages)
         for message in messages:
             if message.metadata.message_id in accepted_ids:
                 self._waiting[message.metadata.message_id] = message
@@ -237,7 +232,11 @@ class _Phase:
             if order := self._waiting.pop(answered_id, None):
                 self._take(reply, order)
             # A probe sent before the order proves nothing about it.
-            elif probe and not reply.has_error() and probe.sent_at > self._sent_at(probe.node):
+            elif (
+                probe
+                and not reply.has_error()
+                and probe.sent_at > self._sent.get(probe.node, math.inf)
+            ):
                 forgetful.append(probe.node)
         for message_id, order in list(self._waiting.items()):
             node = order.metadata.dst_node_id
@@ -267,10 +266,6 @@ class _Phase:
         # Reading a large reply takes time, which must not shorten the other nodes' deadline.
         self._start += time.monotonic() - begin
 
-    def _sent_at(self, node: int) -> float:
-        """Return when the node's order was sent, infinity if it has none."""
-        return self._sent.get(node, math.inf)
-
     def _look_for_returns(self) -> None:
         """Send lost orders again to nodes that are connected. Give up on nodes that stay away."""
         connected = set(self._grid.get_node_ids()) if self._lost else set()
@@ -292,18 +287,11 @@ class _Phase:
             message_type=metadata.message_type,
             group_id=metadata.group_id,
         )
-        name = self._name_of(metadata.dst_node_id)
-        tell(
-            "order-lost",
-            WARNING,
-            node=name,
-            round=metadata.group_id,
-            sent=self._tries[metadata.dst_node_id],
-        )
+        name, tries = self._name_of(metadata.dst_node_id), self._tries[metadata.dst_node_id]
+        tell("order-lost", WARNING, node=name, round=metadata.group_id, sent=tries)
         self._send([repeated])
-        self.first[repeated.metadata.message_id] = self.first.get(
-            metadata.message_id, metadata.message_id
-        )
+        first_id = self.first.get(metadata.message_id, metadata.message_id)
+        self.first[repeated.metadata.message_id] = first_id
 
 
 @dataclass(frozen=True)
@@ -336,16 +324,12 @@ class Probes:
         }
         idle = sorted(set(nodes) - {probe.node for probe in self._sent.values()})
         probes = [alive_query(node) for node in idle]
-        accepted_ids = set(push(grid, probes))
+        accepted_ids = push(grid, probes)
         for node, probe in zip(idle, probes, strict=True):
             if probe.metadata.message_id in accepted_ids:
                 self._sent[probe.metadata.message_id] = Probe(node, time_now)
 
 
-def push(grid: Grid, messages: Sequence[Message]) -> list[str]:
+def push(grid: Grid, messages: Sequence[Message]) -> set[str]:
     """Send the messages without waiting and return the ids of the messages that Flower accepted."""
-    return (
-        [message_id for message_id in grid.push_messages(messages) if message_id]
-        if messages
-        else []
-    )
+    return set(filter(None, grid.push_messages(messages))) if messages else set()

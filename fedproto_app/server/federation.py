@@ -39,14 +39,14 @@ class Selection:
         self._settings, self._ends_with = settings, ends_with
 
     def choose(
-        self,
-        clients: Sequence[ClientKey],
-        server_round: int,
-        newcomers: Collection[ClientKey] = (),
+        self, clients: Sequence[ClientKey], server_round: int, newcomers: Collection[ClientKey] = ()
     ) -> list[ClientKey]:
-        """Return the clients to train this round: a share of all clients, and all newcomers."""
-        seed, share = self._settings.seed, self._settings.participation
-        return select(clients, share, set(newcomers), seed, server_round)
+        """Return a round's clients: a seeded share of all (at least one), and all newcomers."""
+        count = max(1, math.ceil(self._settings.participation * len(clients) - 1e-9))
+        stream = numpy_stream(self._settings.seed, "selection", server_round)
+        order = stream.permutation(len(clients))
+        chosen = {*newcomers, *(clients[index] for index in order[:count])}
+        return [key for key in clients if key in chosen]
 
     def evaluates(self, server_round: int) -> bool:
         """Whether this round's models are evaluated. The last round's always are.
@@ -58,16 +58,6 @@ class Selection:
             return False
         last = of_task == self._settings.rounds or self._ends_with(server_round)
         return of_task % self._settings.evaluate_every == 0 or last
-
-
-def select(
-    keys: Sequence[ClientKey], share: float, newcomers: set[ClientKey], seed: int, server_round: int
-) -> list[ClientKey]:
-    """Return a round's clients: a seeded share of all (at least one), and all newcomers."""
-    count = max(1, math.ceil(share * len(keys) - 1e-9)) if keys else 0
-    order = numpy_stream(seed, "selection", server_round).permutation(len(keys))
-    chosen = {keys[index] for index in order[:count]}
-    return [key for key in keys if key in chosen or key in newcomers]
 
 
 class Federation:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 from math import inf
-from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message, MessageType
@@ -55,14 +54,12 @@ from fedproto_app.trust.masks import (
     between,
     fewest,
     joined,
+    loaded_public,
     public_of,
-    require_public,
     sealed_bytes,
     stream,
 )
 from fedproto_app.trust.signing import signed_by
-
-ResultT = TypeVar("ResultT")
 
 MOST_NODES = 1000  # of a sum: each node seals shares for all others
 
@@ -82,7 +79,7 @@ class _Session:
 
 
 class MaskedSum:
-    """The stage of a run whose sums are masked.
+    """The stage for masked sums. In a run without them it changes nothing.
 
     A method may use the sum of each group that sites name (`Sends.by_group`). Then every group of
     at least `aggregation.secure-minimum` nodes forms a sum of its own, and the other nodes form one
@@ -117,7 +114,8 @@ class MaskedSum:
         than training orders are returned unchanged.
         """
         self.total, self.lost = None, 0
-        if not messages or messages[0].metadata.message_type != MessageType.TRAIN:
+        is_training = messages and messages[0].metadata.message_type == MessageType.TRAIN
+        if not (self._rules.secure and is_training):
             return list(messages)
         label_of = self._members.roster.label_of
         by_node = {label_of(message.metadata.dst_node_id): message for message in messages}
@@ -211,15 +209,6 @@ class MaskedSum:
             self._refuse("", f"masked sum: not one of {clients} clients; a node's share is false")
             return None
         return total, list(used.values())
-
-    def hand_over(
-        self,
-        answers: list[Reply],
-        from_replies: Callable[[list[Reply]], ResultT],
-        from_sums: Callable[[Sums], ResultT],
-    ) -> ResultT | None:
-        """Return the result of `from_sums` for the sum of a training, or None without a sum."""
-        return None if self.total is None else from_sums(self.total)
 
     @property
     def least(self) -> int:
@@ -333,7 +322,8 @@ class MaskedSum:
         self, session: _Session, orders: Mapping[str, MaskingOrder], subject: str
     ) -> dict[str, MaskingReply]:
         """Return the usable replies of these nodes, and refuse the others."""
-        messages = {name: masking_query(order, self._id_of(name)) for name, order in orders.items()}
+        id_of = self._members.node_id
+        messages = {name: masking_query(order, id_of(name)) for name, order in orders.items()}
         log, answers = self._history.log, {}
         log.bytes_down += sum(map(sent_bytes, messages.values()))
         replies = self._send(session.grid, messages.values(), len(messages))
@@ -370,9 +360,6 @@ class MaskedSum:
         rules = self._rules
         return fewest(rules.secure_minimum, rules.secure_share, len(session.names))
 
-    def _id_of(self, name: str) -> int:
-        return self._members.node_id(name)
-
     def _refuse(self, node: str, reason: str) -> None:
         self._history.refuse(Refusal(node, "", reason))
 
@@ -387,7 +374,7 @@ def _keys_fault(reply: MaskingReply, key_counts: Mapping[bytes, int]) -> str | N
         return "it names no keys"
     try:
         for key in _publics(reply):
-            require_public(key)
+            loaded_public(key)  # raises `Forged`
             if key_counts[key] > 1:
                 return "its keys are not its own alone"
     except Forged as error:

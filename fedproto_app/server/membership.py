@@ -23,7 +23,7 @@ from fedproto_app.core.stored import Memory
 from fedproto_app.core.wire import Unusable, roster_query
 from fedproto_app.data.shape import DataShape
 from fedproto_app.server.exchange import PROBE_AFTER, Exchange, Probes, pause_on, push
-from fedproto_app.server.node_register import Identity, NotItsNameError
+from fedproto_app.server.node_register import Identity, NameRefused
 from fedproto_app.server.replies import read_roster
 from fedproto_app.settings import Settings
 from fedproto_app.settings.choice import names_in
@@ -43,14 +43,6 @@ class Member:
     clients: NodeRoster
 
 
-class NotNamedError(ValueError):
-    """A node is not among those that the settings name."""
-
-
-class NameTakenError(ValueError):
-    """A node has the name of another connected node."""
-
-
 @dataclass
 class Roster:
     """All nodes that ever answered, by their stable labels, and which are connected now."""
@@ -61,15 +53,15 @@ class Roster:
     facts: dict[ClientKey, ClientFacts] = field(default_factory=dict)  # of all declared clients
     first_with: dict[str, str] = field(default_factory=dict)  # first node by client name
 
-    def admit(self, node_id: int, answer: NodeRoster) -> str:
-        """Enter a node's answer and return its label. A restarted node replaces its old entry.
+    def admit(self, node_id: int, answer: NodeRoster) -> None:
+        """Enter a node's answer. A restarted node replaces its old entry.
 
-        Raise `NameTakenError` if another connected node has the same name.
+        Raise `NameRefused` if another connected node has the same name.
         """
         label = _label(node_id, answer)
         member = self.members.get(label)
         if member and member.node_id != node_id and member.node_id in self.connected:
-            raise NameTakenError(f"its name {label!r} belongs to another connected node")
+            raise NameRefused(f"its name {label!r} belongs to another connected node")
         self.members[label] = Member(node_id, answer)
         for client, samples in answer.samples.items():
             self.first_with.setdefault(client, label)
@@ -80,7 +72,6 @@ class Roster:
                 answer.class_counts.get(client, ()),
                 answer.times.get(client),
             )
-        return label
 
     def expel(self, label: str) -> None:
         """Remove a member. The facts about its clients stay, but other nodes that declared clients
@@ -99,11 +90,6 @@ class Roster:
     def clients_with(self, node_id: int, answer: NodeRoster) -> int:
         """Return the number of declared clients after entering this answer."""
         return len(self.facts.keys() | _keys(node_id, answer))
-
-    def clients_of(self, node_id: int, answer: NodeRoster) -> int:
-        """Return the number of clients that the node has declared, including this answer."""
-        label, new = _label(node_id, answer), _keys(node_id, answer)
-        return len(new | {key for key in self.facts if key.node == label})
 
     def knows(self, node_id: int) -> bool:
         """Whether the node has been admitted under this id."""
@@ -353,7 +339,7 @@ class Membership:
 
     def _ask(self, grid: Grid, node_ids: Sequence[int]) -> None:
         messages = [roster_query(node_id) for node_id in node_ids]
-        accepted_ids = set(push(grid, messages))
+        accepted_ids = push(grid, messages)
         for node_id, message in zip(node_ids, messages, strict=True):
             if message.metadata.message_id in accepted_ids:
                 self._queries[node_id] = _Query(message.metadata.message_id, time.monotonic())
@@ -400,14 +386,14 @@ class Membership:
             answer = replace(answer, label=label)
             if self._named and label not in self._named:
                 names = self._settings.nodes.names
-                raise NotNamedError(f"nodes.names = {names!r}: the run is for other nodes")
+                raise NameRefused(f"nodes.names = {names!r}: the run is for other nodes")
             self._check_shape(answer)
             self._check_room(node_id, answer)
             holder = self.roster.members.get(label)
             if holder and self._identity.is_stronger(node_id, holder.node_id, label):
                 self.roster.expel(label)
             self.roster.admit(node_id, answer)
-        except (Unusable, NameTakenError, NotItsNameError, NotNamedError) as error:
+        except (Unusable, NameRefused) as error:
             self.roster.expel(self.roster.label_of(node_id))  # if it came back with other data
             # Perhaps the node's own name, from before a restart. An unnamed node is not waited for.
             for_now = not isinstance(error, Unusable)
@@ -484,7 +470,8 @@ class Membership:
         """Raise `Unusable` if the node has more clients than the settings allow."""
         nodes, new = self._settings.nodes, len(answer.samples)
         clients = self.roster.clients_with(node_id, answer)
-        declared = self.roster.clients_of(node_id, answer)
+        earlier = {key for key in self.roster.facts if key.node == _label(node_id, answer)}
+        declared = len(earlier | _keys(node_id, answer))
         if self._identity.key(node_id) and declared > nodes.quota:
             raise Unusable(
                 f"with its {new} clients it would have brought {declared}, more than "
@@ -516,10 +503,8 @@ class Membership:
 
     def _reasons_text(self) -> str:
         """Return why nodes were turned away, for an error message."""
-        reasons = sorted({shown(turned_away.reason) for turned_away in self._turned_away.values()})[
-            :10
-        ]
-        return ": " + "; ".join(reasons) if reasons else ""
+        reasons = sorted({shown(turned_away.reason) for turned_away in self._turned_away.values()})
+        return ": " + "; ".join(reasons[:10]) if reasons else ""
 
 
 def _shape_of(answer: NodeRoster) -> DataShape:

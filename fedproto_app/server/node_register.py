@@ -16,22 +16,20 @@ import fcntl
 import json
 import os
 import shlex
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
     load_pem_public_key,
     load_ssh_public_key,
+    ssh_key_fingerprint,
 )
 
 from fedproto_app.core.errors import SettingsError
@@ -67,7 +65,7 @@ class Binding:
 class Names:
     """The register's content: bindings by name, and the banned keys by banned name.
 
-    ends: until when a key may be used, as `now` writes it, by fingerprint. Other keys have no end.
+    ends: until when a key may be used (`time_text`), by fingerprint. Other keys have no end.
     """
 
     bound: dict[str, Binding] = field(default_factory=dict)
@@ -149,20 +147,16 @@ def fingerprint(public_key: bytes) -> str:
 
     public_key: in PEM or OpenSSH format.
     """
+    is_pem = public_key.startswith(b"-----BEGIN")
     try:
-        key: PublicKeyTypes = (
-            load_pem_public_key(public_key)
-            if public_key.startswith(b"-----BEGIN")
-            else load_ssh_public_key(public_key)
-        )
-        line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        key: Any = (load_pem_public_key if is_pem else load_ssh_public_key)(public_key)
+        digest = ssh_key_fingerprint(key, SHA256())
     except (ValueError, UnsupportedAlgorithm):
         return ""
-    digest = sha256(b64decode(line.split()[1])).digest()
     return "SHA256:" + b64encode(digest).decode().rstrip("=")
 
 
-def now(days: int = 0) -> str:
+def time_text(days: int = 0) -> str:
     """Return the time in so many days as the register writes it, a text that sorts by time."""
     return (datetime.now(UTC) + timedelta(days=days)).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -172,8 +166,8 @@ def register_file(output_dir: str) -> Path:
     return Path(os.environ.get(OUTPUT_ROOT) or output_dir).expanduser().resolve() / REGISTER
 
 
-class NotItsNameError(ValueError):
-    """A node uses another node's name or a banned name."""
+class NameRefused(ValueError):
+    """A node's name is banned, belongs to another node, or is not among those of the run."""
 
 
 class Identity:
@@ -210,15 +204,15 @@ class Identity:
         return self.given_name(node_id) == label != self.given_name(other_id)
 
     def label(self, node_id: int, says: str) -> str:
-        """Return the label of a node that reports the name `says`, or raise `NotItsNameError`."""
+        """Return the label of a node that reports the name `says`, or raise `NameRefused`."""
         label = self.given_name(node_id) or says or str(node_id)
         if says and says != label:
-            raise NotItsNameError(
+            raise NameRefused(
                 f"it calls itself {shown(says)!r}, but its key is registered under the name "
                 f"{label!r}"
             )
         if fault := self.fault(node_id, label):
-            raise NotItsNameError(fault)
+            raise NameRefused(fault)
         return label
 
     def fault(self, node_id: int, label: str) -> str | None:
@@ -230,7 +224,7 @@ class Identity:
         if banned := names.ban_of(label, key):
             unban = f"fedproto nodes unban {shlex.quote(banned)}"
             return f"{banned!r} is banned from this server ({unban})"
-        if (end := names.ends.get(key)) and end <= now():
+        if (end := names.ends.get(key)) and end <= time_text():
             return f"its key {key} ended at {end}; the site needs a new key (fedproto keys)"
         if self.given_name(node_id):
             return None  # the operator chose the name
@@ -253,9 +247,9 @@ class Identity:
             return
         with self._register.changing() as names:
             before = names.bound.get(label)
-            since = before.since if before and before.key == key else now()
+            since = before.since if before and before.key == key else time_text()
             if former := names.name_of(key):  # the operator has renamed the node
                 del names.bound[former]
             names.bound[label] = Binding(
-                key, node_id, is_registered, since, now(), self._run, clients
+                key, node_id, is_registered, since, time_text(), self._run, clients
             )

@@ -8,10 +8,9 @@ A strategy gets the remaining replies. Whether sums are masked is fixed when the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TypeVar
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -28,17 +27,14 @@ from fedproto_app.server.exchange import Exchange
 from fedproto_app.server.listeners import Spending
 from fedproto_app.server.masked_sum import MaskedSum
 from fedproto_app.server.membership import Membership
-from fedproto_app.server.replies import Asked, Fault, read_reply, received_bytes, without
+from fedproto_app.server.replies import Allowed, Fault, read_reply, received_bytes, without
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import Settings
 from fedproto_app.settings.fit import releases_of
 from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
-from fedproto_app.trust.fixed_point import Sums
 from fedproto_app.trust.noised_errors import NoisedErrors
 from fedproto_app.trust.outliers import long_steps, opposed_steps, out_of_line, sizes_of
-
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -58,35 +54,6 @@ class _Request:
     start: Arrays
 
 
-class Unmasked:
-    """The stage of a run without masks: it changes nothing."""
-
-    least = lost = 0
-
-    def prepare(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
-        """Return the orders unchanged."""
-        return list(messages)
-
-    def on_the_wire(self, expected: Expected) -> Expected:
-        """Return the arrays that the replies must have."""
-        return expected
-
-    def apply(
-        self, answers: list[Reply], messages: Mapping[str, Message], expected: Expected
-    ) -> list[Reply]:
-        """Return the replies unchanged."""
-        return answers
-
-    def hand_over(
-        self,
-        answers: list[Reply],
-        from_replies: Callable[[list[Reply]], ResultT],
-        from_sums: Callable[[Sums], ResultT],
-    ) -> ResultT | None:
-        """Return the result of `from_replies` for the replies to a training order."""
-        return from_replies(answers)
-
-
 def _withheld_fault(metrics: Mapping[Metric, float]) -> str | None:
     return "it reports errors, which this run withholds" if metrics else None
 
@@ -94,8 +61,8 @@ def _withheld_fault(metrics: Mapping[Metric, float]) -> str | None:
 class Pipeline:
     """Sends orders to nodes and reads their replies.
 
-    sums: the stage for masked sums. spending: counts what the orders cost of the clients' privacy,
-    before they are sent.
+    sums: the stage for masked sums, which changes nothing in a run without them. spending: counts
+    what the orders cost of the clients' privacy, before they are sent.
     """
 
     def __init__(
@@ -113,11 +80,7 @@ class Pipeline:
         rules, releases = settings.aggregation, releases_of(method_named(settings.method), settings)
         by_group = any(release.by_group for release in releases)
         groups_from = settings.pretraining_rounds + 1 if by_group else inf
-        self.sums = (
-            MaskedSum(rules, run, members, history, exchange, self.send, groups_from)
-            if rules.secure
-            else Unmasked()
-        )
+        self.sums = MaskedSum(rules, run, members, history, exchange, self.send, groups_from)
         self._spending = spending
         self._task = task_class(settings.task)
         self._metrics = expected_metrics(settings)
@@ -269,15 +232,14 @@ class Pipeline:
             self.history.refuse(Refusal(node, "", f"no reply: {message.error.reason}"))
             return None
         log.bytes_up += received_bytes(message)
-        facts, most = self.members.facts, request.most_samples
-        samples = {key.client: limited_samples(facts[key].samples, most) for key in request.clients}
-        fault = self._task.metrics_fault
-        metrics_fault = self._reported_fault or fault
+        facts, limit, keys = self.members.facts, request.most_samples, request.clients
+        samples = {key.client: limited_samples(facts[key].samples, limit) for key in keys}
+        metrics_fault = self._reported_fault or self._task.metrics_fault
         tells_steps = self.settings.limits_steps and expected.mean.keys() <= request.start.keys()
         start = {name: request.start[name] for name in expected.mean if tells_steps}
-        asked = Asked(log.server_round, start, request.longest_step)
+        allowed = Allowed(log.server_round, start, request.longest_step)
         reply, refusals = read_reply(
-            message, node, samples, expected, self._metrics, metrics_fault, request.size, asked
+            message, node, samples, expected, self._metrics, metrics_fault, request.size, allowed
         )
         if reply is not None and reply.leaves:
             self._leaving += 1

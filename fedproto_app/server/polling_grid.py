@@ -146,9 +146,7 @@ class PollingGrid(Grid):
         metadata = self._announced.pop(order_id).metadata
         self._grid._runtime_client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(
-                node=self._grid.node,
-                run_id=metadata.run_id,
-                message_object_id=metadata.message_id,
+                node=self._grid.node, run_id=metadata.run_id, message_object_id=metadata.message_id
             )
         )
 

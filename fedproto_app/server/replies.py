@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
-from fedproto_app.core.messages import Arrays, NodeRoster, Refusal, Reply, SampleTimes
+from fedproto_app.core.messages import Arrays, NodeRoster, Refusal, Reply
 from fedproto_app.core.metrics import Metric, Model, metric_of
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import (
@@ -25,7 +25,6 @@ from fedproto_app.core.wire import (
     SECONDS,
     VECTOR,
     ReplyFields,
-    RosterFields,
     Unusable,
     protocol_fault,
     read_array,
@@ -39,7 +38,7 @@ Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be 
 
 
 @dataclass(frozen=True)
-class Asked:
+class Allowed:
     """What an order allows in a reply.
 
     server_round: the order's round, the newest that a kept model can come from. start: the model
@@ -52,7 +51,7 @@ class Asked:
     longest_step: float = 0.0
 
 
-ANYTHING = Asked(server_round=2**63)
+ANYTHING = Allowed(server_round=2**63)
 
 _ROUNDED = 1 + 1e-6  # lengths travel as decimal digits
 MOST_STRANGERS = 1000  # clients without an order that are refused one by one in a reply
@@ -72,9 +71,7 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     """
     if fault := protocol_fault(message.content, "node", "server"):
         raise Unusable(fault)
-    fields = dict(read_record(message.content, RosterFields))
-    times = {name: SampleTimes(*of_client) for name, of_client in fields["times"].items()}
-    roster = NodeRoster(**fields | {"times": times})
+    roster = read_record(message.content, NodeRoster)
     names = roster.samples.keys()
     if not names == roster.groups.keys() == roster.missing_shares.keys():
         raise Unusable("malformed roster: clients without samples, group or missing share")
@@ -95,7 +92,7 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
                 f"client {name!r} declares {count} train samples; a multiple of {multiple}, at "
                 f"most {MOST_SAMPLES:,}, is expected"
             )
-    for name, (_, first, trained, end) in times.items():
+    for name, (_, first, trained, end) in roster.times.items():
         if trained - first != roster.samples.get(name) or end <= trained:
             raise Unusable(
                 f"client {name!r}: samples from {first} to {trained} and {end} do not fit what it "
@@ -112,14 +109,14 @@ def read_reply(
     metrics: Collection[Metric],
     fault: Fault,
     before: float = 0.0,
-    asked: Asked = ANYTHING,
+    allowed: Allowed = ANYTHING,
 ) -> tuple[Reply | None, list[Refusal]]:
     """Return the usable part of a node's reply, and the refusals of the other parts.
 
     samples: the clients of the order, with the number of samples that each has at most.
     spec: the required arrays. metrics: the metrics that a client must have if its kept model is
     reported. fault: returns why a client's metrics are impossible, or None. before: the root mean
-    square of the model in the order. asked: what else the order bounds.
+    square of the model in the order. allowed: what else the order bounds.
     A fault of one client (a NaN in its prototype, a wrong count, a name without an order) refuses
     that client. A fault in a part that clients share (an averaged model, missing records) refuses
     the node's whole reply.
@@ -130,13 +127,13 @@ def read_reply(
             raise Unusable(f"malformed reply: {len(strangers)} clients failed that were not asked")
         bad = _bad_clients(reply, samples, fault)
         bad |= _bad_values(reply, spec, before)
-        bad |= _beyond_asked(reply, asked)
+        bad |= _beyond_allowed(reply, allowed)
         if bad and (spec.mean or spec.masked):
             client, reason = next(iter(bad.items()))
             aggregate = "masked sum" if spec.masked else "mean"
             raise Unusable(f"its {aggregate} includes client {client!r}, refused: {reason}")
-        if asked.start and reply.names:
-            moved = length({name: reply.arrays[name] for name in spec.mean}, asked.start)
+        if allowed.start and reply.names:
+            moved = length({name: reply.arrays[name] for name in spec.mean}, allowed.start)
             if why := mean_fault(moved, reply.steps, reply.samples):
                 raise Unusable(why)
     except Unusable as unusable:
@@ -195,7 +192,7 @@ def _decode(
     record = message.content.array_records.get(ARRAYS, ArrayRecord())
     arrays = _arrays(record, spec, clients, sum(map(len, classes)))
     read = {"metrics": metrics, "classes": classes, "arrays": arrays, "seconds": seconds}
-    return Reply(**dict(fields) | read)
+    return Reply(**vars(fields) | read)
 
 
 def _arrays(record: ArrayRecord, spec: Expected, clients: int, rows: int) -> Arrays:
@@ -249,22 +246,17 @@ def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
     return bad
 
 
-def _beyond_asked(reply: Reply, asked: Asked) -> dict[str, str]:
+def _beyond_allowed(reply: Reply, allowed: Allowed) -> dict[str, str]:
     """Return the clients that report more than they were asked."""
-    if len(reply.steps) != (len(reply.names) if reply.steps or asked.start else 0):
+    if len(reply.steps) != (len(reply.names) if reply.steps or allowed.start else 0):
         raise Unusable(f"malformed reply: {len(reply.steps)} steps of {len(reply.names)} clients")
-    bad, limit = {}, asked.longest_step or math.inf
+    bad, limit = {}, allowed.longest_step or math.inf
     for row, name in enumerate(reply.names):
         if reply.steps and (step := reply.steps[row]) > limit * _ROUNDED:
             bad[name] = f"its model moved by {step:.3g}; at most {limit:.3g} was allowed"
-        if reply.kept_rounds and (kept_round := reply.kept_rounds[row]) > asked.server_round:
-            bad[name] = f"its kept round is {kept_round}, after round {asked.server_round}"
+        if reply.kept_rounds and (kept_round := reply.kept_rounds[row]) > allowed.server_round:
+            bad[name] = f"its kept round is {kept_round}, after round {allowed.server_round}"
     return bad
-
-
-def _owners(classes: Sequence[Sequence[int]]) -> list[int]:
-    """Return the client's row in the reply for each row of an array by class."""
-    return [row for row, its_classes in enumerate(classes) for _ in its_classes]
 
 
 def _bad_clients(reply: Reply, samples: Mapping[str, int], fault: Fault) -> dict[str, str]:
@@ -290,7 +282,7 @@ def without(reply: Reply, bad: Collection[str], spec: Expected) -> Reply:
         return reply
     rows = [row for row, name in enumerate(reply.names) if name not in bad]
     kept_rows = set(rows)
-    by_class = [place for place, row in enumerate(_owners(reply.classes)) if row in kept_rows]
+    by_class = [place for place, row in enumerate(reply.owners) if row in kept_rows]
     arrays = dict(reply.arrays)
     arrays |= {name: reply.arrays[name][rows] for name in spec.per_client if name in arrays}
     arrays |= {name: reply.arrays[name][by_class] for name in spec.per_class if name in arrays}

@@ -63,22 +63,13 @@ class RoundLog:
         refusals = self._refusals[refusal.node]
         if refusals > MOST_REFUSALS:
             return
-        shown_refusal = Refusal(
-            *(shown(text) for text in (refusal.node, refusal.client, refusal.reason))
-        )
+        node, client, reason = map(shown, (refusal.node, refusal.client, refusal.reason))
         if refusals == MOST_REFUSALS:
-            shown_refusal = Refusal(
-                shown_refusal.node, "", f"{MOST_REFUSALS} refusals in a round; no more are reported"
-            )
-        self.refused.append(shown_refusal)
-        tell(
-            "refused",
-            WARNING,
-            round=self.server_round,
-            node=shown_refusal.node,
-            client=shown_refusal.client or None,
-            reason=shown_refusal.reason,
-        )
+            client = ""
+            reason = f"{MOST_REFUSALS} refusals in a round; no more are reported"
+        self.refused.append(Refusal(node, client, reason))
+        fields = {"node": node, "client": client or None, "reason": reason}
+        tell("refused", WARNING, round=self.server_round, **fields)
 
 
 class History:
@@ -162,7 +153,7 @@ class History:
     def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`."""
         for client, node, *result in memory["results"]:
-            self.results[ClientKey(client, node)] = ClientResult.of(*result)
+            self.results[ClientKey(client, node)] = ClientResult.from_memory(*result)
         self.trained = {ClientKey(*key) for key in memory["trained"]}
         self.unevaluated = {ClientKey(*key) for key in memory["unevaluated"]}
         self._usual_step = memory.get("usual_step", 0.0)

@@ -112,7 +112,7 @@ def admission(settings: Settings) -> Admission:
 
 def _require_names(clients: Iterable[str]) -> None:
     """Raise `DataError` for a client whose name cannot be stored, sent or printed."""
-    from fedproto_app.core.clients import name_fault  # imports NumPy, which settings do without
+    from fedproto_app.core.messages import name_fault  # imports NumPy, which settings do without
 
     for name in clients:
         if fault := name_fault(name):

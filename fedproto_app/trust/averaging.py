@@ -19,7 +19,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, MultiKrum
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,7 +26,7 @@ from torch import Tensor
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.round import mean_of
-from fedproto_app.core.wire import ARRAYS, array_record, flower_average_input, numpy_arrays
+from fedproto_app.core.wire import flower_average_input, numpy_arrays
 from fedproto_app.maths.class_gaussian import ClassSums, class_means, own_scatter
 from fedproto_app.maths.divergence import Combine as GroupRule
 from fedproto_app.maths.ridge import solve
@@ -39,23 +38,6 @@ _COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and 
 _MOST_RAISED = 10.0  # largest factor by which a client's sums are scaled up
 _RIDGE = 1e-3  # times the mean square, so that each client's fit exists
 Middle = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # [N, …] → […]
-
-
-class ClippedMean(FedAvg):
-    """Flower's mean of models whose steps from `before` were clipped."""
-
-    def __init__(self, before: Arrays) -> None:
-        super().__init__()
-        self._before = before
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        messages = list(replies)
-        models = [numpy_arrays(message.content.array_records[ARRAYS]) for message in messages]
-        for message, model in zip(messages, clipped(models, self._before), strict=True):
-            message.content[ARRAYS] = array_record(model)
-        return super().aggregate_train(server_round, messages)
 
 
 def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
@@ -105,13 +87,13 @@ class Averaging:
 
     @property
     def is_mean(self) -> bool:
-        """Whether clients are weighted by their samples; other rules weight them equally, because a
+        """Whether clients are weighted by their samples. Other rules weight them equally, because a
         hostile client may claim many samples."""
         return self._rule == "mean"
 
     @property
     def checks_sums(self) -> bool:
-        """Whether a client's sums can be checked against its samples; noised sums cannot."""
+        """Whether a client's sums can be checked against its samples, as noised sums cannot."""
         return self._plan is None
 
     def rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -129,7 +111,7 @@ class Averaging:
         return np.asarray(trim_mean(rows, self._settings.hostile_share), dtype=np.float32)
 
     def groups(self) -> GroupRule | None:
-        """Return the rule for the rows of groups; None means their means.
+        """Return the rule for the rows of groups, None for their means.
 
         A divergence is not changed by a number added to all values of a row, so a client that
         copies another's prototype stays its partner whatever number it adds.
@@ -144,13 +126,13 @@ class Averaging:
         """Return how many clients a rule that ranks them keeps.
 
         The trimmed mean and Multi-Krum drop the hostile share, the median half of all, Krum all but
-        the best client; clipping drops none.
+        the best client, and clipping none.
         """
         numbers = {"clipped-mean": clients, "median": clients // 2 + 1, "krum": 1}
         return numbers.get(self._rule, clients - math.floor(self._settings.hostile_share * clients))
 
     def model(self, models: Sequence[tuple[Arrays, int]], before: Arrays) -> Arrays | None:
-        """Return the average of weighted models, by Flower's strategies; None without any.
+        """Return the average of weighted models, by Flower's strategies, None without any.
 
         before: the model that the clients' training began with.
         """
@@ -165,15 +147,17 @@ class Averaging:
                 rule = FedTrimmedAvg(beta=share)
             case "krum" | "multi-krum":
                 rule = MultiKrum(num_malicious_nodes=hostile, num_nodes_to_select=selected)
-            case "clipped-mean":
-                rule = ClippedMean(before)
             case _:
                 rule = FedAvg()
-        messages = [flower_average_input(arrays, weight) for arrays, weight in models]
+        updates = [arrays for arrays, _ in models]
+        if self._rule == "clipped-mean":
+            updates = clipped(updates, before)
+        weights = [weight for _, weight in models]
+        messages = map(flower_average_input, updates, weights)
         record, _ = rule.aggregate_train(0, messages)
         if record is None:
             return None
-        # Flower multiplies by Python floats, which keeps float32; check this nevertheless.
+        # Flower multiplies by Python floats, which should keep float32.
         assert all(array.dtype == "float32" for array in record.values())
         return numpy_arrays(record)
 
@@ -218,11 +202,11 @@ class Averaging:
         return sums.usable(totals, self.deviation(bound, clients=1))
 
     def deviation(self, length: float, clients: int) -> float:
-        """Return the largest deviation of the noise on each entry of a total over so many clients;
-        0 without noise.
+        """Return the largest deviation of the noise on each entry of a total, 0 without noise.
 
-        length: the most that a client can change the total. The noise of a masked sum is made for
-        its fewest survivors, which are more than `aggregation.secure-share` of its nodes.
+        length: the most that a client can change the total. clients: their number. The noise of a
+        masked sum is made for its fewest survivors, more than `aggregation.secure-share` of its
+        nodes.
         """
         if self._plan is None:
             return 0.0
@@ -239,8 +223,8 @@ def shortened_mean(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
     result is no farther from the client's own values. This is centred clipping (Karimireddy, He and
     Jaggi, ICML 2021) with the client's values as the centre.
 
-    members: [K, N] bool; flat: [N, D]; rows: [K], the clients' own rows of flat.
-    Returns [K, D]; zeros without members.
+    members: [K, N] bool. flat: [N, D]. rows: [K], the clients' own rows of flat.
+    Returns [K, D], zeros without members.
     """
     means = torch.zeros(len(rows), flat.shape[1], dtype=flat.dtype)
     for place, row in enumerate(rows.tolist()):
@@ -257,9 +241,9 @@ def shortened_mean(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
 
 
 def middle_of_members(members: Tensor, flat: Tensor, middle: Middle) -> Tensor:
-    """Return the middle of each client's member rows, [K, D]; zeros without members.
+    """Return the middle of each client's member rows, [K, D], zeros without members.
 
-    members: [K, N] bool; flat: [N, D].
+    members: [K, N] bool. flat: [N, D].
     """
     middles = torch.zeros(len(members), flat.shape[1], dtype=flat.dtype)
     for place, chosen in enumerate(members):
@@ -271,10 +255,10 @@ def middle_of_members(members: Tensor, flat: Tensor, middle: Middle) -> Tensor:
 def levelled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
     """Scale every client's sums so that their squares equal the median over clients.
 
-    gram: [N, H, d, d]; moment: [N, H, d, 1], float64. The squares are the gram's trace, so the
-    number of samples that a client claims does not matter; its own solution is unchanged. A client
-    with less than a tenth of the median is scaled up by `_MOST_RAISED` only: a large moment beside
-    almost no squares would otherwise dominate.
+    gram: [N, H, d, d]. moment: [N, H, d, 1], float64. The squares are the gram's trace, so the
+    number of samples that a client claims does not matter, and its own solution is unchanged. A
+    client with less than a tenth of the median is scaled up by `_MOST_RAISED` only, because a large
+    moment beside almost no squares would otherwise dominate.
     """
     squares = gram.diagonal(dim1=-2, dim2=-1).sum(dim=(1, 2)).clamp(min=1e-30)
     factors = (squares.median() / squares).clamp(max=_MOST_RAISED)[:, None, None, None]
@@ -298,7 +282,7 @@ def judged(gram: Tensor, moment: Tensor) -> Tensor:
     which fewer than half of them cannot move beyond an honest client's verdict. A client without a
     finite fit gets infinity.
 
-    gram: [N, H, d, d]; moment: [N, H, d, 1], both `levelled`, so that all verdicts have one scale.
+    gram: [N, H, d, d]. moment: [N, H, d, 1]. Both are `levelled`, so all verdicts have one scale.
     """
     fits = fit(gram, moment)
     solvable = fits.isfinite().all(dim=(1, 2))
@@ -321,7 +305,8 @@ def robust_class_sums(clients_sums: Callable[[], Iterable[ClassSums]], middle: M
     A class's mean is the `middle` of the means of the clients that have it. A client counts with at
     most the median number of samples, and with at most the median variance within classes.
 
-    clients_sums: yields all clients' sums; called twice, because together they take gigabytes.
+    clients_sums: yields all clients' sums. It is called twice, because together they take
+    gigabytes.
     """
     means, counts, spread = [], [], []
     for sums in clients_sums():

@@ -8,7 +8,7 @@ t-th part of the variance that the total needs. More survivors make more noise.
 The sum of t such shares is not a discrete Gaussian itself, but by the paper's Proposition 12 the
 logarithm of the ratio of their probabilities is at most 10 (t − 1) exp(−π² s²). With the `_LEAST`
 steps that are demanded here, that is less than any number that a computer represents. So the
-accounting is that of one Gaussian (`privacy_loss.py`).
+accounting treats it as one Gaussian (`privacy_loss.py`).
 
 Samples are exact. They are drawn from random integers by comparisons of integers, so no rounding of
 a floating-point number can show what was added (Mironov, CCS 2012).
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 Words = NDArray[np.uint64]
 _LEAST = 1000  # steps of a share's deviation, far above the width of a step
 _MOST_BITS = 30  # of a share's deviation in steps, so that 2s² is a 64-bit number
-LARGEST = 12.0  # deviations; a share is beyond them with probability 4 · 10⁻³³
+LARGEST = 12.0  # deviations. A share is beyond them with probability 4 · 10⁻³³
 
 
 class TooLittleNoise(ValueError):
@@ -74,8 +74,8 @@ class Noise:
     def share(self, bits: int, survivors: int) -> tuple[int, int]:
         """Return the deviation s of a node's share in steps of 2^(coarser − bits), and `coarser`.
 
-        survivors: the fewest nodes that remain in the sum. Rounding to steps may add a step to each
-        of the entries by which a client changes its node's sums, and so √entries to their length.
+        survivors: the fewest nodes that remain in the sum. Rounding to steps may change each entry
+        of a client's change by a step, and so add √entries to its length.
         Raises `TooLittleNoise`.
         """
         part = self.multiplier / math.sqrt(survivors)
@@ -98,20 +98,20 @@ def discrete_gaussian(stream: KeyStream, deviation: int, count: int) -> NDArray[
     """
     drawn = np.zeros(0, dtype=np.int64)
     while len(drawn) < count:
-        whole = _whole(stream, 2 * (count - len(drawn)) + 16)
-        rest = stream.below(deviation, len(whole))
-        accepted = _with_exp(stream, rest * rest, 2 * deviation**2)
-        for number in range(int(whole.max(initial=0))):
-            place = np.flatnonzero(accepted & (whole > number))
-            accepted[place] = _with_exp(stream, rest[place], deviation)
-        size = whole * deviation + rest.astype(np.int64)
+        multiples = _whole_deviations(stream, 2 * (count - len(drawn)) + 16)
+        offset = stream.below(deviation, len(multiples))
+        accepted = _with_exp(stream, offset * offset, 2 * deviation**2)
+        for number in range(int(multiples.max(initial=0))):
+            place = np.flatnonzero(accepted & (multiples > number))
+            accepted[place] = _with_exp(stream, offset[place], deviation)
+        size = multiples * deviation + offset.astype(np.int64)
         negative = stream.below(2, len(size)) == 1
         accepted &= ~(negative & (size == 0))  # 0 has one sign
         drawn = np.concatenate([drawn, np.where(negative, -size, size)[accepted]])
     return drawn[:count]
 
 
-def _whole(stream: KeyStream, count: int) -> NDArray[np.int64]:
+def _whole_deviations(stream: KeyStream, count: int) -> NDArray[np.int64]:
     """Return at most `count` integers k ≥ 0 with P(k) ∝ exp(−k²/2).
 
     A k with P(k) ∝ exp(−k/2) is accepted with probability exp(−k(k − 1)/2).
@@ -135,7 +135,7 @@ def _whole(stream: KeyStream, count: int) -> NDArray[np.int64]:
 def _with_exp(stream: KeyStream, numerators: Words, denominator: int) -> NDArray[np.bool_]:
     """Return truth values that hold with probability exp(−γ), γ = numerator/denominator ≤ 1.
 
-    For K = 1, 2, … draw a value that holds with probability γ/K until one does not; the result is
+    For K = 1, 2, … draw a value that holds with probability γ/K until one does not. The result is
     whether that K is odd (Canonne, Kamath and Steinke, NeurIPS 2020, algorithm 1).
     """
     result = np.zeros(len(numerators), dtype=bool)

@@ -3,7 +3,7 @@
 A real number x is stored as round(x·2ᵇ), a negative number as its complement. Sums of these
 integers are exact, so the order of the nodes and the masks between them change no bit. Each of N
 nodes may send values up to ±(2⁶³ − 1)/(N·2ᵇ), so that their sum cannot wrap around. A node refuses
-larger values by the array's name; nothing is clipped. Noise is added to these integers
+larger values by the array's name, and clips none. Noise is added to these integers
 (`discrete_noise.py`), and room for twelve of its deviations is left.
 """
 
@@ -36,18 +36,18 @@ Vector = NDArray[np.uint64]
 
 
 class OutOfRange(ValueError):
-    """A value is too large for a sum; the message has its array and the limit."""
+    """A value is too large for a sum. The message has its array and the limit."""
 
 
 @dataclass(frozen=True)
 class NoiseShare:
     """A node's share of the noise on a sum.
 
-    needed: of each array, None for public arrays. survivors: the fewest nodes that remain in the
-    sum. stream: randomness.
+    totals: the noise that the total of each array needs, None for public arrays. survivors: the
+    fewest nodes that remain in the sum. stream: randomness.
     """
 
-    needed: Mapping[str, Noise | None]
+    totals: Mapping[str, Noise | None]
     survivors: int
     stream: KeyStream
 
@@ -64,12 +64,9 @@ class Sums:
 
 def added_up(parts: Sequence[Sums]) -> Sums:
     """Return the total of sums of the same layout."""
-    values = {
-        name: np.sum([part.values[name] for part in parts], axis=0) for name in parts[0].values
-    }
-    counts = {
-        name: np.sum([part.counts[name] for part in parts], axis=0) for name in parts[0].counts
-    }
+    first = parts[0]
+    values = {n: np.sum([part.values[n] for part in parts], axis=0) for n in first.values}
+    counts = {n: np.sum([part.counts[n] for part in parts], axis=0) for n in first.counts}
     return Sums(values, counts)
 
 
@@ -126,12 +123,12 @@ def packed(sums: Sums, bits: int, nodes: int, noise: NoiseShare | None = None) -
 def _noised(
     name: str, values: NDArray[np.float64], bits: int, nodes: int, noise: NoiseShare
 ) -> NDArray[np.int64]:
-    if name not in noise.needed:
+    if name not in noise.totals:
         raise TooLittleNoise(f"its {name!r} has no noise")
-    needed = noise.needed[name]
-    if needed is None:
+    of_total = noise.totals[name]
+    if of_total is None:
         return _integers(name, values, bits, nodes, largest(bits, nodes))
-    deviation, coarser = needed.share(bits, noise.survivors)
+    deviation, coarser = of_total.share(bits, noise.survivors)
     room = LARGEST * deviation * 2.0 ** (coarser - bits)
     largest_exact = 2.0 ** (_EXACT_BITS + coarser - bits)  # else sums have rounded more than a step
     limit = min(largest(bits, nodes) - room, largest_exact)

@@ -49,7 +49,7 @@ def new_private() -> bytes:
 
 
 def new_seed() -> bytes:
-    """Draw the seed of a node's own mask."""
+    """Draw the seed of a node's own mask, or of its noise."""
     return os.urandom(SEED_BYTES)
 
 
@@ -60,7 +60,7 @@ def public_of(private: bytes) -> bytes:
 
 def shared(private: bytes, public: bytes) -> bytes:
     """Return the shared key of two nodes, from one's private and the other's public key."""
-    return generate_shared_key(_loaded(private), _loaded_public(public))
+    return generate_shared_key(_loaded(private), loaded_public(public))
 
 
 def sealing_key(private: bytes, public: bytes, nodes: bytes) -> bytes:
@@ -73,23 +73,18 @@ def sealing_key(private: bytes, public: bytes, nodes: bytes) -> bytes:
     return base64.urlsafe_b64encode(key)
 
 
-def require_public(public: bytes) -> None:
-    """Raise `Forged` if these bytes are not a valid public key."""
-    _loaded_public(public)
-
-
 def fewest(minimum: int, share: float, nodes: int) -> int:
     """Return how many of these nodes a sum needs: more than this share, at least the minimum."""
     return max(minimum, int(share * nodes) + 1)
 
 
 def split(secret: bytes, least: int, nodes: int) -> list[bytes]:
-    """Return a share of the secret for each node; any `least` shares restore it."""
+    """Return a share of the secret for each node. Any `least` shares restore it."""
     return create_shares(secret, least, nodes)
 
 
 def joined(shares: Sequence[bytes], size: int) -> bytes:
-    """Return the secret of `size` bytes from its shares; raise `Forged` if they do not fit.
+    """Return the secret of `size` bytes from its shares, or raise `Forged` if they do not fit.
 
     The time grows with the square of a share's length, so the lengths are checked first.
     """
@@ -118,7 +113,7 @@ def sealed_bytes() -> int:
 
 
 def opened(key: bytes, content: bytes, sender: int, receiver: int) -> tuple[bytes, bytes]:
-    """Decrypt the shares that `sender` sealed for `receiver`; raise `Forged` for others."""
+    """Decrypt the shares that `sender` sealed for `receiver`, or raise `Forged` for others."""
     try:
         source, target, of_seed, of_private = share_keys_plaintext_separate(decrypt(key, content))
     except (InvalidToken, ValueError):
@@ -161,7 +156,8 @@ def _loaded(private: bytes) -> ec.EllipticCurvePrivateKey:
         raise Forged("not a private key") from None
 
 
-def _loaded_public(public: bytes) -> ec.EllipticCurvePublicKey:
+def loaded_public(public: bytes) -> ec.EllipticCurvePublicKey:
+    """Return the public key, or raise `Forged` if these bytes are not a valid one."""
     try:
         key = bytes_to_public_key(public)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

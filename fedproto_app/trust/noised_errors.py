@@ -43,7 +43,7 @@ class NoisedErrors:
         return NoisedErrors(metrics, largest, noise * length)
 
     def offsets(self, errors: Mapping[Metric, float]) -> NDArray[np.float64]:
-        """Return a client's clipped errors as offsets from the middle, [M]; not a number: B."""
+        """Return a client's clipped errors as offsets from the middle, [M]. NaN counts as B."""
         values = np.array([errors[metric] for metric in self.metrics], dtype=np.float64)
         return np.clip(np.nan_to_num(values, nan=np.inf), 0, self.largest) - self.largest / 2
 

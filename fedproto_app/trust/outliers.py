@@ -2,7 +2,7 @@
 
 A client with huge values would dominate every mean and every comparison. Values far larger than the
 model that was sent, or than the other clients' values, are refused by name before a strategy sees
-them; if the server sees only a masked sum, nodes check their own. Values within these bounds can
+them. If the server sees only a masked sum, nodes check their own. Values within these bounds can
 still be false (docs/robust.md).
 """
 
@@ -25,7 +25,7 @@ MOST_GROWTH = 100.0  # of a model's root mean square in one round
 
 
 def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
-    """Return the root mean square of all values together; 0 without any."""
+    """Return the root mean square of all values together, 0 without any."""
     count = sum(array.size for array in arrays)
     squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
     return float(np.sqrt(squares / count)) if count else 0.0
@@ -34,12 +34,12 @@ def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
 def growth_fault(model: Mapping[str, NDArray[np.float32]], before: float) -> str | None:
     """Return why these arrays cannot be a node's or client's model after a round, or None.
 
-    before: the root mean square of the model that the round began with; values below 1 count as 1,
+    before: the root mean square of the model that the round began with. Values below 1 count as 1,
     because a model may begin at 0.
     """
     size, limit = root_mean_square(model.values()), MOST_GROWTH * max(before, 1.0)
     if size > limit:
-        return f"its model has a root mean square of {size:g}; at most {limit:g} is accepted"
+        return f"its model has a root mean square of {size:g}, more than the accepted {limit:g}"
     return None
 
 
@@ -57,7 +57,7 @@ def value_fault(name: str, values: NDArray[np.float32]) -> str | None:
 LARGEST_FACTOR = 10.0
 
 
-def largest_believed(sizes: Mapping[ClientKey, float]) -> float:
+def largest_accepted(sizes: Mapping[ClientKey, float]) -> float:
     """Return the limit for clients' sizes ≥ 0, a multiple of the usual size (`usual`)."""
     of_node: dict[str, list[float]] = {}
     for key, size in sizes.items():
@@ -70,7 +70,7 @@ def largest(sizes: Mapping[ClientKey, float], reason: str) -> dict[ClientKey, st
 
     sizes: ≥ 0. reason: its beginning, for example "its prototype is not used: its length is".
     """
-    limit = largest_believed(sizes)
+    limit = largest_accepted(sizes)
     return {
         key: f"{reason} {sizes[key]:.3g}, more than {limit:.3g}, {LARGEST_FACTOR:g} times "
         "what is usual in the round"
@@ -88,7 +88,7 @@ def rows_of(reply: Reply, spec: Expected) -> Iterator[tuple[str, str, NDArray[np
 
     A client has one row of an array, or one per class in arrays by class.
     """
-    by_class = [reply.names[row] for row, classes in enumerate(reply.classes) for _ in classes]
+    by_class = [reply.names[row] for row in reply.owners]
     for name, array in reply.arrays.items():
         if name not in spec.mean:
             owners = reply.names if name in spec.per_client else by_class
@@ -97,7 +97,7 @@ def rows_of(reply: Reply, spec: Expected) -> Iterator[tuple[str, str, NDArray[np
 
 
 def sizes_of(orders: Sequence[Arrays]) -> list[float]:
-    """Return the root mean square of each order's arrays; orders often have the same arrays."""
+    """Return the root mean square of each order's arrays. Orders often have the same arrays."""
     keys = [tuple(map(id, arrays.values())) for arrays in orders]
     # `orders` keeps all arrays alive, so equal ids mean the same array.
     distinct = dict(zip(keys, orders, strict=True))
@@ -126,7 +126,7 @@ def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str,
                 if size > limit:
                     refused[node, client] = (
                         f"its {name!r} has a root mean square of {size:g}, far beyond the "
-                        f"others'; at most {limit:g} is believed"
+                        f"others', which allow at most {limit:g}"
                     )
     return refused
 
@@ -148,9 +148,9 @@ def long_steps(replies: Mapping[str, Reply]) -> dict[str, str]:
     }
 
 
-FEWEST_AGREE = 5  # nodes or clients, so that most of the others say something of one
+FEWEST_AGREE = 5  # nodes, so that the other nodes' agreement means something
 MOST_COMPARED = 100  # of them, so that the work does not grow with the square of all
-MOST_OPPOSED = 0.3  # as a cosine; honest nodes with few classes each had up to 0.13
+MOST_OPPOSED = 0.3  # as a cosine. Honest nodes with few classes each had up to 0.13
 
 
 def opposed_steps(
@@ -187,7 +187,7 @@ def opposed_steps(
 
 
 def usual(of_nodes: Sequence[Sequence[float]]) -> float:
-    """Return the usual size of clients; of_nodes: the sizes by node.
+    """Return the usual size of clients, from the sizes by node.
 
     This is the median over nodes of each node's median, so that many clients do not give a node
     more weight. With fewer than three nodes it is the median over clients, and infinite with fewer

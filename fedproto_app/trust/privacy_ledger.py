@@ -31,9 +31,10 @@ _TAGS = 1000  # releases of a client that are remembered, so that each counts on
 class SitePrivacy(Section):
     """``[privacy]`` of a site's file: the protection that a run must give its clients.
 
-    max_epsilon: the limit over all runs together, at `delta`; 0: no limit. min_noise: the least σ;
-    0: none is required. unit, neighbours: the unit of both, as in a run's settings. metrics: the
-    most that a run may learn of losses and errors; auto: with noise if there is a limit, else all.
+    max_epsilon: the limit over all runs together, at `delta`, 0 for none. min_noise: the least σ,
+    0 if none is required. unit, neighbours: the unit of both, as in a run's settings. metrics: the
+    most that a run may learn of losses and errors. "auto" means "noised" if there is a limit, else
+    "exact".
     """
 
     max_epsilon: NonNegative = 0.0
@@ -101,9 +102,9 @@ class PrivacyLedger:
         self._folder, self._site = folder / "spent", site
 
     def enter(self, client: str, run: PrivacySettings, loss: float, tags: Sequence[str]) -> None:
-        """Count these releases of µ² = `loss` each; they are on the disk when this returns.
+        """Count these releases of µ² = `loss` each, and return when they are on the disk.
 
-        tags: an id of each release; a repeated tag is the same reply again and is not counted.
+        tags: an id of each release. A repeated tag is the same reply again and is not counted.
         Raises `BudgetSpentError`, and counts nothing, if they would exceed the site's ε.
         """
         path = self._folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.json"

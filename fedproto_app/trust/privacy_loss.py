@@ -76,7 +76,7 @@ EXTRA = "privacy"
 
 
 def epsilon_of(losses: float, delta: float) -> float:
-    """Return ε at this δ of releases whose µ² add up to `losses`; 0 without releases.
+    """Return ε at this δ of releases whose µ² add up to `losses`, 0 without releases.
 
     Raises `SettingsError` where dp-accounting is not installed.
     """
@@ -107,7 +107,7 @@ def _dp_accounting() -> ModuleType:
 
 @lru_cache(maxsize=64)
 def privacy_plan(settings: Settings) -> PrivacyPlan | None:
-    """Return the privacy plan of the settings; None without a mechanism.
+    """Return the privacy plan of the settings, None without a mechanism.
 
     Raises `SettingsError` for a method whose messages cannot be protected, and for an ε that the
     first rounds exceed.
@@ -149,13 +149,13 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
         upto = "the first round" if not rounds else "the rounds of phase 1 and one more"
         raise SettingsError(
             f"privacy.max-epsilon = {privacy.max_epsilon:g}: {upto} alone spend{'s' * (not rounds)}"
-            f" {spent:.3g}; raise it or privacy.noise-multiplier"
+            f" {spent:.3g}, so raise it or privacy.noise-multiplier"
         )
     return plan
 
 
 def _require(settings: Settings, releases: tuple[Sends, ...]) -> tuple[Sends, ...]:
-    """Return the releases that noise protects; raise `SettingsError` if it cannot protect all."""
+    """Return the releases that noise protects. Raise `SettingsError` if it cannot protect all."""
     releases = tuple(release for release in releases if release.clip != "public")
     method = method_named(settings.method)
     on = f"privacy.mechanism = {settings.privacy.mechanism!r}"
@@ -168,13 +168,13 @@ def _require(settings: Settings, releases: tuple[Sends, ...]) -> tuple[Sends, ..
         )
         able = [name for name in methods_of(settings.task) if _is_able(name, settings)]
         raise SettingsError(
-            f"{on}: method = {settings.method!r}: {why}; of task = {settings.task!r} these can be "
+            f"{on}: method = {settings.method!r}: {why}. Of task = {settings.task!r} these can be "
             f"protected: {', '.join(able)}"
         )
     if settings.privacy.unit == "sample" and any(release.clip != "sums" for release in releases):
         raise SettingsError(
             f"privacy.unit = 'sample': method = {settings.method!r} trains on all samples together "
-            "before it sends; only sums over samples ('analytic') can hide one of them"
+            "before it sends, and only sums over samples ('analytic') can hide one of them"
         )
     return releases
 

@@ -1,9 +1,9 @@
 """Signatures in masked sums, against a server that lies to the nodes.
 
 A site signs with an Ed25519 key of its own, and has received the other sites' public keys without
-the server. It signs the public keys of its node, so that the server cannot replace them with keys
-of its own; and the list of survivors, so that the server cannot give nodes different lists. Each
-signature is valid for one sum: it covers run, round and session.
+the server. It signs the public keys of its node, so that the server cannot replace them, and the
+list of survivors, so that the server cannot give nodes different lists. Each signature is valid for
+one sum, because it covers run, round and session.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedproto_app.core.messages import MaskingOrder, PublicKeys
 from fedproto_app.trust.masks import Forged
@@ -30,7 +26,7 @@ class Signer:
     """A site that signs the keys of its sums.
 
     secret: 32 bytes, its Ed25519 key. trusted_keys: the public keys (32 bytes) of the sites that it
-    sums with, with or without its own; empty: all sites that the server names.
+    sums with, with or without its own. If empty, it sums with all sites that the server names.
     """
 
     secret: bytes
@@ -48,7 +44,7 @@ class Signer:
 
     def signed(self, order: MaskingOrder, masks: bytes, shares: bytes) -> PublicKeys:
         """Sign the site's public keys for the order's sum."""
-        signature = self._key.sign(_statement(order, masks, shares))
+        signature = self._key.sign(_key_statement(order, masks, shares))
         return PublicKeys(masks, shares, self.public, signature)
 
     def require_known(self, order: MaskingOrder) -> None:
@@ -62,7 +58,7 @@ class Signer:
                 raise Forged("keys that were not signed by a site in masked-sums.known")
             try:
                 key = Ed25519PublicKey.from_public_bytes(pair.signer)
-                key.verify(pair.signature, _statement(order, pair.masks, pair.shares))
+                key.verify(pair.signature, _key_statement(order, pair.masks, pair.shares))
             except InvalidSignature:
                 raise Forged("keys with a signature that is not valid for this sum") from None
             if pair.signer in signers:
@@ -72,7 +68,7 @@ class Signer:
     def signed_list(
         self, order: MaskingOrder, keys: Sequence[PublicKeys], members: Collection[int], number: int
     ) -> bytes:
-        """Sign the order's list of survivors; see `signed_by` for the other arguments."""
+        """Sign the order's list of survivors. `signed_by` describes the other arguments."""
         return self._key.sign(_list_statement(order, keys, members, number))
 
     @property
@@ -81,7 +77,7 @@ class Signer:
 
 
 def public_keys(lines: Sequence[str]) -> frozenset[bytes]:
-    """Return the keys of lines in the format of `Signer.line`; raise ValueError for others."""
+    """Return the keys of lines in the format of `Signer.line`, or raise ValueError for others."""
     return frozenset(map(_public_key, lines))
 
 
@@ -122,11 +118,15 @@ def digest_of(keys: Sequence[PublicKeys]) -> bytes:
 def _list_statement(
     order: MaskingOrder, keys: Sequence[PublicKeys], members: Collection[int], number: int
 ) -> bytes:
-    statement = ["fedproto survivors", order.run, order.token, order.server_round, order.session]
-    lists = [digest_of(keys).hex(), sorted(members), sorted(set(order.survivors))]
-    return json.dumps([*statement, number, *lists]).encode()
+    lists = digest_of(keys).hex(), sorted(members), sorted(set(order.survivors))
+    return _statement("fedproto survivors", order, number, *lists)
 
 
-def _statement(order: MaskingOrder, masks: bytes, shares: bytes) -> bytes:
-    statement = ["fedproto masked sum", order.run, order.token, order.server_round, order.session]
-    return json.dumps([*statement, masks.hex(), shares.hex()]).encode()
+def _key_statement(order: MaskingOrder, masks: bytes, shares: bytes) -> bytes:
+    return _statement("fedproto masked sum", order, masks.hex(), shares.hex())
+
+
+def _statement(kind: str, order: MaskingOrder, *facts: object) -> bytes:
+    """Return the bytes to sign, which hold for the order's sum only."""
+    of_sum = kind, order.run, order.token, order.server_round, order.session
+    return json.dumps([*of_sum, *facts]).encode()

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import PlainSerializer, TypeAdapter
 
-from fedproto_app.core.endings import NOTHING, WhenStopped, end_on_signals, imports_first
+from fedproto_app.core.endings import NOTHING_WRITTEN, WhenStopped, end_on_signals, imports_first
 from fedproto_app.server.checkpoint import Checkpoint, write_checkpoint
 from tests.cli.conftest import Fake, Fedproto
 
@@ -120,7 +120,7 @@ def test_an_extension_may_turn_a_stop_into_an_error(
                 Annotated[int, PlainSerializer(lambda _: signal.raise_signal(number))]
             ).dump_json(1)
         assert stopped.value.code == 128 + number
-        assert capsys.readouterr().err == f"{NOTHING}\n"
+        assert capsys.readouterr().err == f"{NOTHING_WRITTEN}\n"
         with pytest.raises(ValueError, match="no stop"), WhenStopped():
             raise ValueError("no stop")
     finally:

@@ -10,7 +10,7 @@ from benchmarks.local_federation import LocalFederation
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.ops.keys import make_keys
 from fedproto_app.ops.nodes import read_key
-from fedproto_app.server.node_register import Binding, NodeRegister, fingerprint, now
+from fedproto_app.server.node_register import Binding, NodeRegister, fingerprint, time_text
 from tests.cli.conftest import Fedproto
 
 
@@ -65,7 +65,7 @@ def test_the_life_of_a_key(
         assert fedproto("nodes", "register", pier, "local").out == "pier: registered\n"
         assert fedproto("nodes", "register", pier, "local").out == "pier: is registered\n"
         limited = fedproto("nodes", "register", pier, "local", "--valid-days", 365, *runs)
-        assert limited.out.startswith(f"pier: is registered, until {now(days=365)[:10]}")
+        assert limited.out.startswith(f"pier: is registered, until {time_text(days=365)[:10]}")
         renamed = fedproto("nodes", "register", pier, "local", "--name", "quay")
         assert (renamed.code, renamed.out) == (2, "")
         assert "registered already, under the name 'pier', not 'quay'" in renamed.err
@@ -76,14 +76,14 @@ def test_the_life_of_a_key(
         listed = fedproto("nodes", "list", "local", *runs)
         harbour, quay = (row.split() for row in listed.out.splitlines() if "SHA256" in row)
         assert harbour == ["harbour", "online", "now", "4", "first", old, str(number)]
-        assert quay[:4] == ["pier", "registered", "never", now(days=365)[:10]]
+        assert quay[:4] == ["pier", "registered", "never", time_text(days=365)[:10]]
 
         assert "banned, with the keys: " + old in fedproto("nodes", "ban", "harbour", *runs).out
         assert " banned " in fedproto("nodes", "list", "local", *runs).out
         assert fedproto("nodes", "unban", "harbour", *runs).code == 0
 
         overlap = fedproto("nodes", "rotate", "harbour", new, "local", "--overlap-days", 7, *runs)
-        assert f"; accepted until {now(days=7)[:10]}" in overlap.out
+        assert f"; accepted until {time_text(days=7)[:10]}" in overlap.out
         assert fedproto("nodes", "list", "local", *runs).out.count("harbour") == 2
         rotated = fedproto("nodes", "rotate", "harbour", new, "local", *runs)
         assert rotated.out.startswith(f"harbour: has the new key {fingerprint(new.read_bytes())}")

@@ -25,7 +25,7 @@ def test_the_latest_of_each_client_counts_in_the_order_of_names() -> None:
     received.take([reply("b", 1.0), reply("a", 2.0), reply("a", 3.0, "m")])
     received.take([reply("b", 4.0)])
     assert received.clients == [("a", "m"), ("a", "n"), ("b", "n")]
-    assert received.heard == [("b", "n"), ("a", "n"), ("a", "m")]
+    assert received.senders == [("b", "n"), ("a", "n"), ("a", "m")]
     assert received.stacked("y").tolist() == [[[3, -3]], [[2, -2]], [[4, -4]]]
     mean = received.mean("x")
     assert mean.tolist() == [3]
@@ -35,7 +35,7 @@ def test_the_latest_of_each_client_counts_in_the_order_of_names() -> None:
     restored = Received(LATEST)
     restored.restore({})
     restored.restore(received.state())
-    assert restored.heard == received.heard
+    assert restored.senders == received.senders
     for name, array in received.state().items():
         np.testing.assert_array_equal(restored.state()[name], array)
 

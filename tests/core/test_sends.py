@@ -20,7 +20,7 @@ ANSWER = Sends("answer", {"answer": (9,)}, when="question")
 
 def test_replies_are_expected_as_declared() -> None:
     releases = [model("encoder."), Sends("p", {"p": (24, 8)}), ROWS, SUMS, ANSWER]
-    plain = Expected.of(releases, SIZES, evaluates=False)
+    plain = Expected.declared(releases, SIZES, evaluates=False)
     assert plain == Expected(
         mean={"encoder.w": (8, 2)},
         per_client={"p": (24, 8)},
@@ -29,14 +29,14 @@ def test_replies_are_expected_as_declared() -> None:
         models=[],
         of_any_size=[],
     )
-    judged = Expected.of(releases, SIZES, nodes_average=False, evaluates=True)
+    judged = Expected.declared(releases, SIZES, nodes_average=False, evaluates=True)
     assert judged.mean == {}
     assert judged.per_client == {"encoder.w": (8, 2), "p": (24, 8), "sums": (2, 2)}
     assert (judged.models, judged.of_any_size) == (["encoder.w"], ["sums"])
 
 
 def test_values_are_counted_for_each_client() -> None:
-    expected = Expected.of([model("head."), ROWS], SIZES, evaluates=False)
+    expected = Expected.declared([model("head."), ROWS], SIZES, evaluates=False)
     reply = Reply(["a", "b"], [1, 1], classes=[[0, 2], [1]])
     assert expected.values(reply) == 2 * (8 + 1) + 3 * 4
 

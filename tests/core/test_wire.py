@@ -47,7 +47,7 @@ def test_another_version_is_named(fields: dict[str, Any], version: str) -> None:
     fault = protocol_fault(RecordDict({FIELDS: ConfigRecord(fields)}), "server", "node")
     assert fault == (
         f"the server runs fedproto-app {version}, this node {__version__}: they cannot read each "
-        "other's messages; install the same version on both"
+        "other's messages, so install the same version on both"
     )
 
 

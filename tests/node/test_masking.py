@@ -92,10 +92,7 @@ class Nodes:
         return {number: self.agree(number, survivors).signature for number in survivors}
 
     def unmask(
-        self,
-        number: int,
-        survivors: Sequence[int],
-        signatures: Mapping[int, bytes] | None = None,
+        self, number: int, survivors: Sequence[int], signatures: Mapping[int, bytes] | None = None
     ) -> MaskingReply:
         order = replace(START, step="unmask", survivors=[*survivors])
         return self.node(number).answer(replace(order, signatures=dict(signatures or {})))

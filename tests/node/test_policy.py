@@ -82,11 +82,7 @@ def test_methods_and_tasks_are_the_sites_to_choose() -> None:
 
 
 def test_a_site_may_let_arrays_leave_in_masked_sums_alone() -> None:
-    masked = {
-        "method": "fedavg",
-        "aggregation.secure": True,
-        "aggregation.secure-minimum": 5,
-    }
+    masked = {"method": "fedavg", "aggregation.secure": True, "aggregation.secure-minimum": 5}
     require_masks(settings_from(masked), 5)
     require_masks(settings_from({}), 0)
     for changed, why in (

@@ -39,10 +39,17 @@ def protection(
     sigma: float,
     learner: AnyLearner,
     secret: bytes = SECRET,
+    session: str = "",
     **changes: Any,
 ) -> Protection:
     ledger = PrivacyLedger(folder, SitePrivacy()) if folder else None
-    return Protection(plan(sigma, **changes), secret, ledger, learner)
+    return Protection(plan(sigma, **changes), secret, ledger, learner, session)
+
+
+def analytic_learner() -> AnyLearner:
+    """A learner whose sums are of samples of length 2 at most."""
+    privacy = {"mechanism": "gaussian", "clip": 2.0, "noise-multiplier": 1.0}
+    return tiny_learner("analytic", **{f"privacy.{key}": value for key, value in privacy.items()})
 
 
 def order(learner: AnyLearner) -> Order:
@@ -91,10 +98,7 @@ def test_a_step_is_clipped_as_a_whole_and_goes_from_the_model_received(tmp_path:
 
 def test_sums_get_noise_for_a_client_or_for_a_sample(tmp_path: Path) -> None:
     """C = 2, H = 1: a sample moves 4; a client of n samples n times that."""
-    learner = tiny_learner(
-        "analytic",
-        **{"privacy.mechanism": "gaussian", "privacy.clip": 2.0, "privacy.noise-multiplier": 1.0},
-    )
+    learner = analytic_learner()
     cohort = tiny_cohort(learner)
     contribution = learner.contribution(cohort, learner.context(order(learner).guidance, cohort), 1)
     only_first = replace(contribution, refused={1: "not in this test"})
@@ -189,17 +193,12 @@ def test_whoever_has_spent_all_sends_nothing_and_the_others_do(tmp_path: Path) -
     assert "'a' would have spent" in leaving.refused[0]
 
 
-def in_sum(
-    folder: Path | None, learner: AnyLearner, session: str = "sum", **changes: Any
-) -> Protection:
-    ledger = PrivacyLedger(folder, SitePrivacy()) if folder else None
-    return Protection(plan(0.5, **changes), SECRET, ledger, learner, session)
-
-
 def test_for_a_masked_sum_values_are_clipped_and_the_noise_is_stated(tmp_path: Path) -> None:
     """B = 500 rows of length 0.5 each; the sum's noise has half of 0.5·√500 as its deviation."""
     learner = tiny_learner("fuels")
-    leaving = applied(in_sum(tmp_path, learner, clip=0.5), learner, order(learner), 2.0)
+    leaving = applied(
+        protection(tmp_path, 0.5, learner, session="sum", clip=0.5), learner, order(learner), 2.0
+    )
     rows = leaving.arrays["prototypes"]
     assert rows.dtype == np.float64
     np.testing.assert_allclose(rows, 0.5 / math.sqrt(8))
@@ -210,7 +209,7 @@ def test_a_masked_step_is_clipped_in_double_precision() -> None:
     learner = tiny_learner("fedavg")
     cohort, request = tiny_cohort(learner), order(learner)
     models = {name: value + 1.0 for name, value in cohort.parameters.items()}
-    guard = in_sum(None, learner, step_clip=0.3, neighbours="replace")
+    guard = protection(None, 0.5, learner, session="sum", step_clip=0.3, neighbours="replace")
     leaving = guard.applied(Contribution(model=models), cohort, request)
     steps = [leaving.model[n][0].numpy() - request.guidance.arrays[n] for n in models]
     values = np.concatenate([step.ravel() for step in steps])
@@ -221,20 +220,19 @@ def test_a_masked_step_is_clipped_in_double_precision() -> None:
 def test_each_sum_counts_once(tmp_path: Path) -> None:
     learner = tiny_learner("fuels")
     for session in ("first", "first", "second"):
-        applied(in_sum(tmp_path, learner, session), learner, order(learner))
+        guard = protection(tmp_path, 0.5, learner, session=session)
+        applied(guard, learner, order(learner))
     assert releases(tmp_path) == [2, 2]
 
 
 def test_the_noise_of_masked_sums_hides_the_client_with_most_samples() -> None:
     """C = 2, H = 1, and nobody counts with more than 40 samples."""
-    learner = tiny_learner(
-        "analytic",
-        **{"privacy.mechanism": "gaussian", "privacy.clip": 2.0, "privacy.noise-multiplier": 1.0},
-    )
+    learner = analytic_learner()
     cohort = tiny_cohort(learner)
     request = replace(order(learner), most_samples=40)
     contribution = learner.contribution(cohort, learner.context(request.guidance, cohort), 1)
-    leaving = in_sum(None, learner, clip=2.0).applied(contribution, cohort, request)
+    guard = protection(None, 0.5, learner, session="sum", clip=2.0)
+    leaving = guard.applied(contribution, cohort, request)
     assert {noise.length for noise in leaving.noise.values() if noise} == {40 * 4.0}
 
 

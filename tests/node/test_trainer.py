@@ -166,23 +166,19 @@ def test_a_client_fails_if_what_it_remembers_is_not_finite(
     assert list(reply.failed) == names[:1]
 
 
-def test_a_state_without_the_memory_is_of_an_earlier_version(tmp_path: Path) -> None:
+def test_a_state_that_does_not_fit_the_learner_is_refused_by_name(tmp_path: Path) -> None:
+    """One is of an earlier version, the other of before a site's width-factor changed."""
     learner, shard, names = learner_and_shard("solo", cohort_size=2)
     WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
     newer, _, _ = visiting()
-    node = WholeNode(newer, shard, ClientStore(tmp_path))
-    with pytest.raises(FedProtoError, match=r"has no 'memory/rounds': go on with the version"):
-        node.train(Order("run", "", 2, names))
-
-
-def test_a_state_of_a_model_of_another_size_is_refused_by_name(tmp_path: Path) -> None:
-    """This happens if a site's width-factor changes between two rounds."""
-    learner, shard, names = learner_and_shard("solo", cohort_size=2)
-    WholeNode(learner, shard, ClientStore(tmp_path)).train(Order("run", "", 1, names))
     wider, _, _ = learner_and_shard("solo", cohort_size=2, **{"model.representation-dim": 32})
-    node = WholeNode(wider, shard, ClientStore(tmp_path))
-    with pytest.raises(FedProtoError, match=r"is of a model of another size: 'parameters/"):
-        node.train(Order("run", "", 2, names))
+    for changed, fault in (
+        (newer, r"has no 'memory/rounds': go on with the version"),
+        (wider, r"is of a model of another size: 'parameters/"),
+    ):
+        node = WholeNode(changed, shard, ClientStore(tmp_path))
+        with pytest.raises(FedProtoError, match=fault):
+            node.train(Order("run", "", 2, names))
 
 
 def test_a_client_counts_with_no_more_samples_than_the_order_allows(tmp_path: Path) -> None:

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 
-from fedproto_app.core.messages import LEAVING, Guidance, Order, Reply
+from fedproto_app.core.messages import LEAVING, Guidance, NodeRoster, Order, Reply
 from fedproto_app.core.wire import (
     ReplyFields,
-    RosterFields,
     alive_query,
     array_record,
     read_record,
@@ -190,7 +189,7 @@ def test_a_site_that_drains_begins_nothing(tmp_path: Path) -> None:
     apart = FakeApart()
     assert reason(carried_out(tmp_path, order(), "", apart)[0]) == LEAVING
     roster = carried_out(tmp_path, roster_query(1), "", FakeApart())[0]
-    assert read_record(roster.content, RosterFields).error == LEAVING
+    assert read_record(roster.content, NodeRoster).error == LEAVING
     alive = carried_out(tmp_path, alive_query(1), "", FakeApart())[0]
     assert not alive.has_error()
     assert apart.jobs == []

@@ -26,13 +26,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fedproto_app.ops import fleet
-from fedproto_app.ops.fleet import (
-    LARGEST_BODY,
-    Address,
-    fleet_app,
-    read_address,
-    server_config,
-)
+from fedproto_app.ops.fleet import LARGEST_BODY, Address, fleet_app, read_address, server_config
 from fedproto_app.ops.keys import make_keys
 from fedproto_app.ops.quota import Quota
 from fedproto_app.ops.superlink import free_port
@@ -216,10 +210,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
 
 
 def at_the_port(
-    folder: Path,
-    connections: int,
-    *talks: Talk,
-    superlink: httpx.AsyncBaseTransport | None = None,
+    folder: Path, connections: int, *talks: Talk, superlink: httpx.AsyncBaseTransport | None = None
 ) -> list[bytes]:
     """Return what each talk over a TLS connection of its own returns; they run one by one, and the
     connections stay open until the end."""

@@ -178,11 +178,7 @@ def test_nodes_can_be_added_and_the_ca_is_used_again(folder: Path) -> None:
     ],
 )
 def test_what_exists_and_does_not_fit_is_refused_and_nothing_changes(
-    folder: Path,
-    changed: dict[str, bytes | None],
-    hosts: list[str],
-    nodes: list[str],
-    message: str,
+    folder: Path, changed: dict[str, bytes | None], hosts: list[str], nodes: list[str], message: str
 ) -> None:
     make_keys(folder, HOST, ["harbour"])
     for name, content in changed.items():
@@ -308,14 +304,14 @@ def test_a_month_before(days: int, soon: bool, line: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     end = CertificateEnd("x", now + timedelta(days=days))
     assert end.is_soon(now) is soon
-    assert end.said(now) == line
+    assert end.line(now) == line
 
 
 def test_those_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "SERVER_YEARS", 20 / 365)
     make_keys(tmp_path / "old", ["localhost"], [])
     ca, server = certificates_in(tmp_path / "old")
-    assert warnings([ca, server, None]) == [server.said(datetime.now(UTC))]
+    assert warnings([ca, server, None]) == [server.line(datetime.now(UTC))]
     with pytest.raises(SettingsError, match="no certificate there"):
         certificates_in(tmp_path)
     (tmp_path / "x.pem").write_text("no")

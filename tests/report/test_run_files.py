@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedproto_app.core.clients import name_fault
 from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.messages import name_fault
 from fedproto_app.report.run_files import csv_text, read_records, read_table
 
 HEAD = "client,node,group,samples,mse\n"

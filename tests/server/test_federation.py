@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fedproto_app.core.events import parse_event
 from fedproto_app.core.messages import Refusal, Reply
 from fedproto_app.core.metrics import Metric
 from fedproto_app.report.runs import read_clients, read_rounds
-from fedproto_app.server.federation import Federation, select
+from fedproto_app.server.federation import Federation, Selection
 from fedproto_app.server.round_log import MOST_METRICS, MOST_REFUSALS, History, RoundLog
 from fedproto_app.server_app import log_table
 from fedproto_app.settings import settings_from
@@ -37,25 +37,32 @@ KEYS = [ClientKey(f"c{i}", str(i % 2)) for i in range(10)]
 # --- selection ------------------------------------------------------------------------------------
 
 
+def select(
+    keys: list[ClientKey], share: float, server_round: int, newcomers: Sequence[ClientKey] = ()
+) -> list[ClientKey]:
+    selection = Selection(settings_from({"participation": share}), lambda number: False)
+    return selection.choose(keys, server_round, newcomers)
+
+
 def test_everybody_or_a_seeded_share_is_asked() -> None:
-    assert select(KEYS, 1.0, set(), 0, 1) == KEYS
-    rounds = [select(KEYS, 0.3, set(), 0, number) for number in range(1, 30)]
+    assert select(KEYS, 1.0, 1) == KEYS
+    rounds = [select(KEYS, 0.3, number) for number in range(1, 30)]
     assert {len(chosen) for chosen in rounds} == {3}
-    assert rounds[0] == select(KEYS, 0.3, set(), 0, 1) == sorted(rounds[0])
+    assert rounds[0] == select(KEYS, 0.3, 1) == sorted(rounds[0])
     assert {key for chosen in rounds for key in chosen} == set(KEYS)
 
 
 def test_at_least_one_is_asked_and_newcomers_always() -> None:
-    assert len(select(KEYS, 0.01, set(), 0, 1)) == 1
-    chosen = select(KEYS, 0.1, set(KEYS[:4]), 0, 1)
-    assert chosen == [key for key in KEYS if key in {*KEYS[:4], *select(KEYS, 0.1, set(), 0, 1)}]
-    assert select([], 0.5, set(), 0, 1) == []
+    assert len(select(KEYS, 0.01, 1)) == 1
+    chosen = select(KEYS, 0.1, 1, KEYS[:4])
+    assert chosen == [key for key in KEYS if key in {*KEYS[:4], *select(KEYS, 0.1, 1)}]
+    assert select([], 0.5, 1) == []
 
 
 def test_selection_does_not_depend_on_how_clients_are_spread_over_nodes() -> None:
     elsewhere = [ClientKey(key.client, "all") for key in KEYS]
-    ours = [key.client for key in select(KEYS, 0.5, set(), 3, 7)]
-    assert ours == [key.client for key in select(elsewhere, 0.5, set(), 3, 7)]
+    ours = [key.client for key in select(KEYS, 0.5, 7)]
+    assert ours == [key.client for key in select(elsewhere, 0.5, 7)]
 
 
 @pytest.mark.parametrize(

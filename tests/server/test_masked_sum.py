@@ -463,32 +463,24 @@ def test_two_nodes_of_one_key_are_both_left_out(tmp_path: Path) -> None:
     assert line["clients"] == 4  # of eight; each of the two refused nodes has two
 
 
-def huge(vector: Any) -> Any:
-    vector[:-2] += np.uint64(2**57)  # the counts are as they should be
-    return vector
-
-
-def far(vector: Any) -> Any:
-    vector[:-2] += np.uint64(2**40)
-    return vector
-
-
-def heavy(vector: Any) -> Any:
-    """Who would count a million times in the mean."""
-    vector[-1] += np.uint64(10**6)
-    return vector
+VALUES, WEIGHT = slice(None, -2), slice(-1, None)  # of the vector, beside the number of clients
 
 
 @pytest.mark.parametrize(
-    ("spoil", "why"),
+    ("places", "added", "why"),
     [
-        (huge, "its model has a root mean square of"),
-        (far, "masked sum of all nodes: its mean model moved by "),
-        (heavy, "masked sum of all nodes: the weights of its models are not "),
+        (VALUES, 2**57, "its model has a root mean square of"),
+        (VALUES, 2**40, "masked sum of all nodes: its mean model moved by "),
+        (WEIGHT, 10**6, "masked sum of all nodes: the weights of its models are not "),
     ],
 )
-def test_a_false_vector_gives_no_model(tmp_path: Path, spoil: Any, why: str) -> None:
+def test_a_false_vector_gives_no_model(tmp_path: Path, places: slice, added: int, why: str) -> None:
     """The server cannot see it in the vector of one node, but in the sum."""
+
+    def spoil(vector: Any) -> Any:
+        vector[places] += np.uint64(added)
+        return vector
+
     folder = run(tmp_path, in_vector(spoil))
     assert why in read_rounds(folder)[0]["refused"][0]["reason"]
     first = run(tmp_path, lambda _, reply: reply, rounds=1, **{"output.name": "first"})

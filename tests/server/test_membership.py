@@ -22,7 +22,7 @@ from fedproto_app.core.wire import ALIVE, FIELDS, ROSTER
 from fedproto_app.server import membership
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.membership import Roster
-from fedproto_app.server.node_register import NodeRegister, fingerprint, now
+from fedproto_app.server.node_register import NodeRegister, fingerprint, time_text
 from fedproto_app.settings.paths import OUTPUT_ROOT
 from tests.helpers.bad_replies import fail
 from tests.helpers.local_grid import small_settings
@@ -435,11 +435,11 @@ def test_an_old_key_serves_until_its_end_and_the_new_one_takes_over(tmp_path: Pa
     both = {1000: "north", 1001: "north"}
     federation, grid = federation_of(tmp_path, "north", "north", keys=KEYS, registered=both)
     with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
-        names.ends[fingerprint(KEYS[0])] = now(days=1)
+        names.ends[fingerprint(KEYS[0])] = time_text(days=1)
     connect(federation, grid, 1000)
     assert federation.members.node_id("north") == 1000
     with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
-        names.ends[fingerprint(KEYS[0])] = now()
+        names.ends[fingerprint(KEYS[0])] = time_text()
     connect(federation, grid, 1000)
     assert federation.members.clients() == []
     assert "the site needs a new key" in reasons(federation)[-1]

@@ -126,43 +126,47 @@ def test_parts_that_are_here_are_not_pulled_again(superlink: SuperLink, grid: Po
     assert leaf not in superlink.pulled
 
 
-def test_parts_that_the_superlink_deleted_are_an_error_of_the_node(
-    superlink: SuperLink, grid: PollingGrid
-) -> None:
-    reply = reply_of(11)
+def delete_parts(superlink: SuperLink, reply: Message) -> None:
     for part_id in superlink.announce(reply):
         del superlink.parts[part_id]
-    (error,) = grid.pull_messages([order_of(reply)])
-    assert error.has_error()
-    assert "could not be found" in error.error.reason
-    assert (order_of(error), error.metadata.src_node_id) == (order_of(reply), 11)
 
 
-def test_a_record_in_place_of_a_message_is_an_error_of_the_node(
-    superlink: SuperLink, grid: PollingGrid
-) -> None:
-    reply, record = reply_of(11), ConfigRecord({"no": "message"})
+def store_a_record(superlink: SuperLink, reply: Message) -> None:
+    record = ConfigRecord({"no": "message"})
     superlink.announce(reply, record)
     superlink.store(record)
-    (error,) = grid.pull_messages([order_of(reply)])
-    assert error.error.reason == "its reply is a ConfigRecord, not a message"
-    assert (order_of(error), error.metadata.src_node_id) == (order_of(reply), 11)
-    assert superlink.confirmed == [reply.metadata.message_id]
 
 
-@pytest.mark.parametrize("place", ["records", "message"])
-def test_what_flower_cannot_read_is_an_error_of_the_node(
-    superlink: SuperLink, grid: PollingGrid, place: str
-) -> None:
-    reply = reply_of(11)
-    if place == "records":
-        reply.__dict__["_content"] = ConfigRecord({"no": "records"})
+def store_other_content(superlink: SuperLink, reply: Message) -> None:
+    reply.__dict__["_content"] = ConfigRecord({"no": "records"})
     superlink.announce(reply)
     superlink.store(reply)
-    if place == "message":
-        superlink.parts[reply.object_id] = b"nonsense"
+
+
+def store_nonsense(superlink: SuperLink, reply: Message) -> None:
+    superlink.announce(reply)
+    superlink.store(reply)
+    superlink.parts[reply.object_id] = b"nonsense"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (delete_parts, "could not be found"),
+        (store_a_record, "its reply is a ConfigRecord, not a message"),
+        (store_other_content, "its reply cannot be read"),
+        (store_nonsense, "its reply cannot be read"),
+    ],
+)
+def test_what_is_no_message_is_an_error_of_the_node(
+    superlink: SuperLink, grid: PollingGrid, spoil: Any, reason: str
+) -> None:
+    reply = reply_of(11)
+    spoil(superlink, reply)
     (error,) = grid.pull_messages([order_of(reply)])
-    assert error.error.reason.startswith("its reply cannot be read")
+    assert reason in error.error.reason
+    assert (order_of(error), error.metadata.src_node_id) == (order_of(reply), 11)
+    assert superlink.confirmed == [reply.metadata.message_id]
 
 
 def test_parts_cannot_answer_for_another_node(superlink: SuperLink, grid: PollingGrid) -> None:

@@ -22,11 +22,11 @@ from fedproto_app.trust.masks import (
     between,
     fewest,
     joined,
+    loaded_public,
     new_private,
     new_seed,
     opened,
     public_of,
-    require_public,
     sealed,
     sealed_bytes,
     shared,
@@ -110,8 +110,8 @@ def test_keys_are_of_the_curve_and_not_0() -> None:
     edwards = ed25519.Ed25519PrivateKey.generate().public_key()
     for wrong in (b"", b"x", *map(public_key_to_bytes, (other_curve, cast(Any, edwards)))):
         with pytest.raises(Forged, match="not a public key"):
-            require_public(wrong)
-    require_public(PUBLICS[0])
+            loaded_public(wrong)
+    loaded_public(PUBLICS[0])
     for number in (0, 2**384 - 1):  # the curve has fewer points
         with pytest.raises(Forged, match="not a private key"):
             public_of(number.to_bytes(PRIVATE_BYTES, "big"))

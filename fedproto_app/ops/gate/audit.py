@@ -46,8 +46,8 @@ class AuditLog:
         """
         if self._file is None:
             return
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        entry = {"time": now, "event": event, **_fit_table(fields)}
+        time_now = datetime.now(UTC).isoformat(timespec="seconds")
+        entry = {"time": time_now, "event": event, **_fit_table(fields)}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with _locked(self._file):
             entry["previous"] = _digest(_last_line(self._file))
@@ -60,10 +60,10 @@ class AuditLog:
         """Return how often these events occurred in the last so many seconds."""
         if self._file is None or not self._file.parent.exists():
             return 0
-        now = datetime.now(UTC)
+        time_now = datetime.now(UTC)
         first, last = (
             moment.isoformat(timespec="seconds")
-            for moment in (now - timedelta(seconds=seconds), now)
+            for moment in (time_now - timedelta(seconds=seconds), time_now)
         )
         with _locked(self._file):
             texts = [file.read_bytes() for file in _files(self._file)]

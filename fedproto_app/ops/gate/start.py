@@ -110,9 +110,9 @@ def _keep(gate: int, hand_on: int, arguments: list[str]) -> None:
         elif accepted is False:
             break
         time.sleep(_REPORT_EVERY)
-    now = time.monotonic()
-    if now > alive_until or now > launched + _LONGEST:  # otherwise the run was stopped
-        _tell_too_slow(now - launched)
+    time_now = time.monotonic()
+    if time_now > alive_until or time_now > launched + _LONGEST:  # otherwise the run was stopped
+        _tell_too_slow(time_now - launched)
     os.kill(gate, signal.SIGKILL)
 
 
@@ -176,9 +176,9 @@ def leave_servers_out() -> None:
         if name not in sys.modules and (spec := find_spec(name)) is not None:
             sys.modules[name] = module_from_spec(spec)  # knows where its modules are, and runs none
     if _SIMULATION not in sys.modules:
-        nothing = ModuleType(_SIMULATION)
-        vars(nothing)["InMemoryGrid"] = type("InMemoryGrid", (), {})
-        sys.modules[_SIMULATION] = nothing
+        stand_in = ModuleType(_SIMULATION)
+        vars(stand_in)["InMemoryGrid"] = type("InMemoryGrid", (), {})
+        sys.modules[_SIMULATION] = stand_in
 
 
 def main() -> None:

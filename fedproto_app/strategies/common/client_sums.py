@@ -37,7 +37,7 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.table import make_task
 from fedproto_app.trust.averaging import Averaging, robust_class_sums
-from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_believed
+from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_accepted
 
 
 class ClientSums(ABC):
@@ -205,7 +205,7 @@ class SumsOfClasses(ClientSums):
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
         """Return the clients whose features, overall or in a class, are far larger than usual."""
         reported_sizes = {key: sizes(_unpacked(sums)) for key, sums in reported.items()}
-        limit = largest_believed(self.comparable(reported_sizes))
+        limit = largest_accepted(self.comparable(reported_sizes))
         self._sizes |= {key: size for key, size in reported_sizes.items() if size <= limit}
         return {
             key: f"the mean square of its features, or of a class's, is {size:g}, more than "

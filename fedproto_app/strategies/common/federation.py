@@ -11,7 +11,7 @@ from typing import Protocol
 from flwr.app import Message
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
-from fedproto_app.core.messages import Arrays, Guidance, Refusal, Reply
+from fedproto_app.core.messages import Guidance, Refusal, Reply
 from fedproto_app.core.sends import Expected
 from fedproto_app.data.shape import DataShape
 from fedproto_app.trust.averaging import Averaging
@@ -79,15 +79,11 @@ class History(Protocol):
 
 
 class SumStage(Protocol):
-    """Hands a round's replies to the strategy: each client's, or their masked sums."""
+    """Adds up masked replies."""
 
-    def hand_over(
-        self,
-        answers: list[Reply],
-        from_replies: Callable[[list[Reply]], Arrays | None],
-        from_sums: Callable[[Sums], Arrays | None],
-    ) -> Arrays | None:
-        """Call one of the functions with the replies or with their sums, and return its result."""
+    @property
+    def total(self) -> Sums | None:
+        """The sum of the latest training's replies, None if it failed or nothing was masked."""
 
 
 class Pipeline(Protocol):

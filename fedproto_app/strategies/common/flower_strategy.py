@@ -109,11 +109,11 @@ class FlowerStrategy(Strategy):
         answers = pipeline.read(replies, expected)
         method.answered(self.asked, _clients_of(answers), evaluation=False)
         self.answered({reply.node for reply in answers}, server_round)
-        arrays = pipeline.sums.hand_over(
-            answers,
-            lambda answers: _after_replies(method, answers, expected, round_),
-            lambda sums: _after_sums(method, sums, answers, round_),
-        )
+        if not method.settings.aggregation.secure:
+            arrays = _after_replies(method, answers, expected, round_)
+        else:
+            sums = pipeline.sums.total
+            arrays = None if sums is None else _after_sums(method, sums, answers, round_)
         report(self._federation, round_)
         return (array_record(arrays) if arrays else None), None
 

@@ -80,7 +80,7 @@ class BaseStrategy:
 
     def expected(self, round_: Round) -> Expected:
         """Return the arrays of a reply to an order to train."""
-        return Expected.of(
+        return Expected.declared(
             self.releases,
             self.sizes,
             nodes_average=self.learner.sends_mean,

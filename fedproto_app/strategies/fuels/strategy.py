@@ -96,8 +96,8 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     def _compare(self, received: Received, changed: Sequence[ClientKey]) -> None:
         """Compare the latest prototypes. changed: the clients with a new prototype."""
-        self._rows_of = {key: row for row, key in enumerate(received.heard)}
-        self._prototypes = torch.from_numpy(received.stacked(PROTOTYPES, received.heard))
+        self._rows_of = {key: row for row, key in enumerate(received.senders)}
+        self._prototypes = torch.from_numpy(received.stacked(PROTOTYPES, received.senders))
         rows = torch.tensor([self._rows_of[key] for key in changed])
         self._divergence = update_divergence(self._divergence, self._prototypes, rows)
         self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
@@ -116,9 +116,9 @@ class JSDPrototypeStrategy(PersonalStrategy):
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore the prototypes, and compute the divergence from them."""
         super().restore(state)
-        if self.received.heard:
+        if self.received.senders:
             self._divergence = None
-            self._compare(self.received, self.received.heard)
+            self._compare(self.received, self.received.senders)
             assert self._prototypes is not None
             self._batches = self._prototypes.shape[1] // self.settings.data.period
             self.sizes = replace(self.sizes, batches=self._batches)
