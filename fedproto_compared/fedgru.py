@@ -30,6 +30,7 @@ from fedproto_app.core.round import Received, Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.core.stored import AnyArray
+from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.gru import gru_parameters, gru_states
@@ -152,7 +153,6 @@ def member(parameters: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 # smallest size, and points without such a place go to their nearest centre.
 
 Points = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 STARTS, MOST_STEPS = 10, 100
 
@@ -169,8 +169,7 @@ def constrained_kmeans(
         raise ValueError(f"{len(points)} points for {clusters} clusters of {smallest}")
     runs = [_run(points, clusters, smallest, rng) for _ in range(STARTS)]
     labels, _ = min(runs, key=lambda run: run[1])
-    firsts = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
-    return np.array([firsts[label] for label in labels.tolist()], np.int64)
+    return by_first_appearance(labels)
 
 
 def _run(

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import SEQUENCE_TASKS, Method, RunSettings
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import Round, of_group, under
+from fedproto_app.core.round import Received, Round, of_group, under
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.linear_heads import Head
@@ -98,8 +98,9 @@ class IfcaStrategy(ClusteredHeadStrategy):
         self._chosen: dict[ClientKey, NDArray[np.bool_]] = {}
         self._history = ClusterHistory()
 
-    def shown(self) -> Arrays:
-        return {CLUSTERS: self._heads}
+    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        """Send all clusters' heads."""
+        return Guidance({CLUSTERS: self._heads})
 
     def cluster(self, fitted: Fitted, round_: Round) -> dict[ClientKey, Head]:
         chosen = self._choices(fitted, round_)

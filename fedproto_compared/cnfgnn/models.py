@@ -49,15 +49,7 @@ class GraphForecaster(Model):
         values, times = self.layout.split(samples)
         return torch.cat([values, phases.unsqueeze(2), graph, times], dim=2)
 
-    def phase_of(self, samples: Tensor) -> Tensor:
-        """Return the phase [K, B] of the first target of guided samples."""
-        return self._guidance(samples)[0].squeeze(-1)
-
-    def graph_of(self, samples: Tensor) -> Tensor:
-        """Return g [K, B, d_g] of guided samples."""
-        return self._guidance(samples)[1]
-
-    def _guidance(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+    def guidance(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Return the phase [K, B, 1] and g [K, B, d_g] of guided samples."""
         front, _ = self.layout.split(samples)
         _, phase, graph = torch.split(front, [self.layout.values, 1, self.graph_width], dim=-1)
@@ -108,7 +100,8 @@ class Seq2SeqForecaster(GraphForecaster):
         (samples,) = inputs
         newest = self.layout.blocks(samples).close[..., -1:]
         encoding = self.encoding(parameters, samples)
-        return torch.cat([encoding, self.graph_of(samples), newest, self._times(samples)], dim=2)
+        _, graph = self.guidance(samples)
+        return torch.cat([encoding, graph, newest, self._times(samples)], dim=2)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         state, inputs = torch.split(
@@ -124,7 +117,7 @@ class Seq2SeqForecaster(GraphForecaster):
 
     def _times(self, samples: Tensor) -> Tensor:
         """Return the first target's phase, and its day where models see it, [K, B, 1 or 2]."""
-        phase, _ = self._guidance(samples)
+        phase, _ = self.guidance(samples)
         days = self.layout.blocks(samples).times[..., 1:]
         return torch.cat([phase, days], dim=2)
 
@@ -164,7 +157,8 @@ class GuidedForecaster(GraphForecaster):
         (samples,) = inputs
         encoding = self.encoding(parameters, samples)
         beside = self.layout.blocks(samples).beside()
-        return torch.cat([encoding, self.graph_of(samples), beside], dim=2)
+        _, graph = self.guidance(samples)
+        return torch.cat([encoding, graph, beside], dim=2)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         return linear(parameters, DECODER, representation)
@@ -191,7 +185,7 @@ class Graph(NamedTuple):
     weight: Tensor
 
     @staticmethod
-    def of(adjacency: Tensor) -> Graph:
+    def from_adjacency(adjacency: Tensor) -> Graph:
         """Return the graph of weights [N, N], row to column, without zeros and the diagonal."""
         weights = adjacency.float().clone().fill_diagonal_(0)
         source, target = weights.nonzero(as_tuple=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance, Refusal
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round, of_group, under
 from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.settings import Settings
@@ -35,7 +35,7 @@ def profile(cohort: Cohort, task: ForecastingTask) -> Contribution:
     return Contribution({PROFILE: reported_days(cohort.samples, task.settings).numpy()})
 
 
-_STATE = "graph-"
+_STATE = "graph"
 LARGEST_PROFILE = 100.0  # of standardised values, far beyond any mean of them
 
 
@@ -128,10 +128,9 @@ class ClientGraph:
         return profiles
 
     def state(self) -> dict[str, AnyArray]:
-        """Return the arrays for a checkpoint, with a prefix that keeps them apart from others."""
-        return {_STATE + name: array for name, array in self._profiles.state().items()}
+        """Return the arrays for a checkpoint, in a group that keeps them apart from others."""
+        return under(_STATE, self._profiles.state())
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays of `state`. Arrays without the prefix are ignored."""
-        profiles = {n.removeprefix(_STATE): a for n, a in state.items() if n.startswith(_STATE)}
-        self._profiles.restore(profiles)
+        """Restore the arrays of `state`. Arrays outside its group are ignored."""
+        self._profiles.restore(of_group(state, _STATE))

@@ -94,16 +94,15 @@ def test_g_reaches_the_samples_of_its_times(model: str) -> None:
     values = torch.arange(count - 2.0).reshape(1, -1, 1).repeat(1, 1, WIDTH)
     # From the second to the second-last sample, for client b alone.
     learner.context(with_graph(first + 1, values, ["b"]), cohort)
-    graph = learner.model.graph_of(cohort.samples.inputs)
+    phases, graph = learner.model.guidance(cohort.samples.inputs)
     assert not graph[0].any()
     assert graph[1, :, 0].tolist() == [0.0, *range(count - 2), 0.0]
-    phases = learner.model.phase_of(cohort.samples.inputs)
-    assert phases[0].tolist() == [(first + i) % PERIOD for i in range(count)]
+    assert phases[0, :, 0].tolist() == [(first + i) % PERIOD for i in range(count)]
     draws = [torch.Generator().manual_seed(0) for _ in TWO]
     for batch in learner.batches(cohort.samples, draws):
-        assert learner.model.phase_of(batch.inputs)[0].tolist() == [0, 1, 2, 3]
-        of_batch = learner.model.graph_of(batch.inputs)[1, :, 0]
-        rows = [int(value) + 1 for value in of_batch]
+        phases, graph = learner.model.guidance(batch.inputs)
+        assert phases[0, :, 0].tolist() == [0, 1, 2, 3]
+        rows = [int(value) + 1 for value in graph[1, :, 0]]
         torch.testing.assert_close(cohort.samples.targets[1, rows], batch.targets[1])
 
 
@@ -586,7 +585,7 @@ def test_it_equals_layers_on_inputs_side_by_side(
     network = GraphNetwork(VALUES, ANSWERS)
     parameters, vertices = drawn(network), rand(2, len(adjacency), VALUES)
     present = torch.ones(2, len(adjacency), dtype=torch.bool)
-    actual = network.answers(parameters, vertices, present, Graph.of(adjacency))
+    actual = network.answers(parameters, vertices, present, Graph.from_adjacency(adjacency))
     expected = torch.stack([by_hand(parameters, features, edges) for features in vertices])
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)
 
@@ -596,12 +595,12 @@ def test_who_is_absent_changes_nothing_for_the_others() -> None:
     parameters, vertices = drawn(network), rand(2, 3, VALUES)
     present = torch.tensor([[True, False, True], [True, True, True]])
     vertices[0, 1] = 1e6
-    actual = network.answers(parameters, vertices, present, Graph.of(ADJACENCY))
+    actual = network.answers(parameters, vertices, present, Graph.from_adjacency(ADJACENCY))
     without_absent = network.answers(
         parameters,
         vertices[:1, [0, 2]],
         torch.ones(1, 2, dtype=torch.bool),
-        Graph.of(ADJACENCY[[0, 2]][:, [0, 2]]),
+        Graph.from_adjacency(ADJACENCY[[0, 2]][:, [0, 2]]),
     )
     torch.testing.assert_close(actual[0, [0, 2]], without_absent[0], rtol=1e-6, atol=1e-9)
     assert not actual[0, 1].any()

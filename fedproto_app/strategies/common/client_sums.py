@@ -175,12 +175,12 @@ class SumsOfClasses(ClientSums):
     ) -> str | None:
         of_all = _unpacked(sums)
         fault = sums_fault(of_all, samples, LARGEST_MEAN_SQUARE, share, self._never_negative)
-        own = scatter_in(Guidance(sums), of_all)
-        if fault or own is None:
+        scatter = scatter_in(Guidance(sums), of_all)
+        if fault or scatter is None:
             return fault
         between = of_all.gram - own_scatter(of_all).scatter
-        of_own = of_all._replace(gram=own.scatter + between)
-        return sums_fault(of_own, samples, LARGEST_MEAN_SQUARE, share)
+        around_client_means = of_all._replace(gram=scatter.scatter + between)
+        return sums_fault(around_client_means, samples, LARGEST_MEAN_SQUARE, share)
 
     def plain_totals(self) -> Arrays:
         """Return the totals, with the `OwnScatter` where no noise hides the clients' sums."""

@@ -50,10 +50,6 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self._equipped: set[int] = set()  # Flower's ids of the nodes that have the encoder
         self._pending: dict[ClientKey, Head] = {}  # heads to send before the next evaluation
 
-    def shown(self) -> Arrays:
-        """Return the arrays that every client gets before it fits its head."""
-        return {}
-
     def _compare_numbers(self) -> None:
         """Raise `FederationError` if a simulation has fewer clients than clusters, else warn."""
         members, clusters = self.federation.members, self.section.clusters
@@ -85,9 +81,6 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     def evaluates_with_training(self, round_: Round) -> bool:
         return False
-
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        return Guidance(self.shown())
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         limit = self.section.samples  # |M_t|, the head's weight in the mean; 0: all

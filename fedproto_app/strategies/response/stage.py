@@ -45,11 +45,11 @@ from fedproto_app.strategies.response.fit import (
     FEWEST_PER_FEATURE,
     History,
     Sums,
+    bin_counts,
     fitted,
     lags_of,
     seasonal_sums,
-    seen,
-    seen_range,
+    supported_range,
 )
 from fedproto_app.strategies.response.moments import (
     Moments,
@@ -61,8 +61,10 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.trust.discrete_noise import LARGEST as LARGEST_NOISE
 
 PREFIX = "response-"  # of the arrays of the stage
-MOMENTS = tuple(PREFIX + name for name in Moments._fields)
-GRAM, MOMENT, SEEN, COUNTS = (f"{PREFIX}{name}" for name in ("gram", "moment", "seen", "counts"))
+MOMENTS = tuple(
+    PREFIX + name for name in ("mean", "square", "variance", "clients", "others", "years")
+)
+GRAM, MOMENT, BIN_COUNTS, COUNTS = (PREFIX + name for name in ("gram", "moment", "seen", "counts"))
 ROW = "row-of-response"  # from clients to the server alone
 
 # Features are at most 3 in size, so their differences have squares of at most 36. The values have
@@ -136,8 +138,11 @@ class SumsLearner(_StageLearner):
     def sends(cls, section: ResponseSettings, sizes: Sizes) -> Sequence[Sends]:
         width, scaled = FEATURES * sizes.known, len(section.of_columns)
         reveals = "how its values change with the columns that are known in advance"
-        seen = {SEEN: (WIDTHS, sizes.known, BINS), COUNTS: (3,)}
-        of_columns = {GRAM: (triangle_size(width),), **seen}
+        of_columns: dict[str, tuple[int, ...]] = {
+            GRAM: (triangle_size(width),),
+            BIN_COUNTS: (WIDTHS, sizes.known, BINS),
+            COUNTS: (3,),
+        }
         releases, row = [], protected.private_size(FEATURES * scaled + max(sizes.known - scaled, 0))
         if section.columns == "public":
             releases = [Sends("columns", of_columns, combine="sum", any_size=True, clip="public")]
@@ -154,11 +159,11 @@ class SumsLearner(_StageLearner):
         total = moments_in(context.totals)
         rows, refused = [], {}
         for row, client in enumerate(self.clients(cohort)):
-            own = self.moments(client)
-            if fault := unit_fault(own, total, client.series.columns):
+            if fault := unit_fault(self.moments(client), total, client.series.columns):
                 refused[row] = fault
-            history = history_of(client, self.data, total.columns(client.series.columns))
-            rows.append(_sums_sent(history, total.columns(client.series.columns), self.section))
+            columns = total.columns(client.series.columns)
+            history = history_of(client, self.data, columns)
+            rows.append(_sums_sent(history, columns, self.section))
         return replace(_stacked(rows), refused=refused)
 
 
@@ -200,11 +205,11 @@ def _sums_sent(history: History, columns: Columns, section: ResponseSettings) ->
     """
     sums = seasonal_sums(history, history.features(columns))
     values = int(np.isfinite(history.values[history.train]).sum())
-    few = values < FEWEST_PER_FEATURE * max(1, int(columns.features.sum()))
+    has_few = values < FEWEST_PER_FEATURE * max(1, int(columns.features.sum()))
     arrays = {
         GRAM: sums.gram[np.triu_indices(len(sums.moment))],
         MOMENT: sums.moment,
-        SEEN: seen(history.v, history.train),
+        BIN_COUNTS: bin_counts(history.v, history.train),
         COUNTS: np.array([1.0, sums.days, sums.square]),
     }
     if section.columns == "public":
@@ -213,7 +218,7 @@ def _sums_sent(history: History, columns: Columns, section: ResponseSettings) ->
         arrays[ROW] = protected.public_row(sums)
     elif section.scales:
         arrays = {ROW: protected.private_row(sums, columns.features)}
-    return {n: (0 * array if few else array).astype(np.float32) for n, array in arrays.items()}
+    return {n: (0 * array if has_few else array).astype(np.float32) for n, array in arrays.items()}
 
 
 def sums_in(arrays: Mapping[str, AnyArray]) -> Sums | None:
@@ -279,7 +284,7 @@ class _TotalStrategy(PersonalStrategy):
         return {
             GRAM: means.gram[upper],
             MOMENT: means.moment,
-            SEEN: protected.usual_seen(len(names)),
+            BIN_COUNTS: protected.usual_bin_counts(len(names)),
             COUNTS: np.array([1.0, means.days, means.square]),
         }
 
@@ -292,7 +297,7 @@ class MomentsStrategy(_TotalStrategy):
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         """Return why these cannot be the moments of one client, or None."""
         moments = moments_in(reply.arrays)
-        flags = np.concatenate([moments.clients, moments.others, moments.years])
+        flags = np.concatenate([moments.clients, moments.numeric, moments.years])
         if not np.isin(flags, (0, 1)).all():
             return "its moments count more than one client"
         if min(moments.square.min(), moments.variance.min()) < 0:
@@ -308,7 +313,7 @@ class MomentsStrategy(_TotalStrategy):
             return {}
         usual = _median_client(list(all_moments.values()))
         names = self.federation.shape.known
-        faults = {key: unit_fault(own, usual, names) for key, own in all_moments.items()}
+        faults = {key: unit_fault(m, usual, names) for key, m in all_moments.items()}
         return {key: fault for key, fault in faults.items() if fault}
 
 
@@ -340,7 +345,7 @@ class SumsStrategy(_TotalStrategy):
         has_days = sends <= days <= MOST_DAYS
         if sends not in (0, 1) or not has_days or not 0 <= square <= LARGEST_MEAN_SQUARE:
             return f"its sums count as {sends:g} clients with {days:g} days"
-        if arrays[SEEN].min() < 0:
+        if arrays[BIN_COUNTS].min() < 0:
             return "it has seen fewer than 0 values"
         if not sends:
             sends_some = any(array.any() for array in arrays.values())
@@ -353,16 +358,13 @@ class SumsStrategy(_TotalStrategy):
 
 def _median_client(moments: Sequence[Moments]) -> Moments:
     """Return a client whose moments are the medians of the clients that have a column."""
-    clients = np.array([one.clients for one in moments]).max(axis=0)
-    sizes = np.array([np.where(one.size > 0, one.size, np.nan) for one in moments])
-    with np.errstate(all="ignore"):
-        middle = np.array(
-            [np.median(c[np.isfinite(c)]) if np.isfinite(c).any() else 0 for c in sizes.T]
-        )
-    zeros = np.zeros((WIDTHS, len(middle)))
+    clients = np.array([m.clients for m in moments]).max(axis=0)
+    sizes = np.array([m.size for m in moments])
+    medians = np.array([np.median(size[size > 0]) if (size > 0).any() else 0 for size in sizes.T])
+    zeros = np.zeros((WIDTHS, len(medians)))
     square = zeros.copy()
-    square[0] = middle**2
-    return Moments(zeros, square, zeros, clients, np.zeros(len(middle)), np.zeros(1))
+    square[0] = medians**2
+    return Moments(zeros, square, zeros, clients, np.zeros(len(medians)), np.zeros(1))
 
 
 class ResponseStrategy(FlowerStrategy):
@@ -374,7 +376,7 @@ class ResponseStrategy(FlowerStrategy):
         self._stage: list[_TotalStrategy] = []
         if settings.response.sharing == "all":
             strategies = (MomentsStrategy, SumsStrategy)[bool(settings.response.scales) :]
-            self._stage = [of(settings, federation, self._totals) for of in strategies]
+            self._stage = [make(settings, federation, self._totals) for make in strategies]
         self._informed: set[str] = set()  # nodes that have the totals
 
     def method_of(self, server_round: int) -> BaseStrategy:
@@ -433,9 +435,9 @@ def without_response(
             continue
         assert isinstance(client, ClientWindows)
         data = task.settings.data
-        own = moments_of(client.series, client.trained, data.period)
-        total = moments_in(totals) if totals else own
-        if fault := unit_fault(own, total, client.series.columns):
+        moments = moments_of(client.series, client.trained, data.period)
+        total = moments_in(totals) if totals else moments
+        if fault := unit_fault(moments, total, client.series.columns):
             refused[name] = fault
             continue
         columns = total.columns(client.series.columns)
@@ -449,9 +451,12 @@ def _response(
 ) -> Response:
     """Return the response of a client."""
     history = history_of(client, data, columns)
-    own = seasonal_sums(history, history.features(columns))
-    counts = totals[SEEN].astype(np.float64) if totals else seen(history.v, history.train)
-    return fitted(history, columns, own, sums_in(totals) if totals else None, seen_range(counts))
+    sums = seasonal_sums(history, history.features(columns))
+    if not totals:
+        counts = bin_counts(history.v, history.train)
+        return fitted(history, columns, sums, None, supported_range(counts))
+    counts = totals[BIN_COUNTS].astype(np.float64)
+    return fitted(history, columns, sums, sums_in(totals), supported_range(counts))
 
 
 def _digest(arrays: Arrays) -> str:

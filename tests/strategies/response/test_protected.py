@@ -15,14 +15,14 @@ from fedproto_app.core.round import ClientReply, Round, Total
 from fedproto_app.data.shape import DataShape
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.response.fit import Sums, seen_range
+from fedproto_app.strategies.response.fit import Sums, supported_range
 from fedproto_app.strategies.response.protected import (
     private_row,
     private_size,
     private_sums,
     public_row,
     public_sums,
-    usual_seen,
+    usual_bin_counts,
 )
 from fedproto_app.strategies.response.stage import (
     GRAM,
@@ -77,7 +77,7 @@ def test_public_columns_leave_b_and_q_in_the_row() -> None:
 
 
 def test_without_the_counts_of_values_two_deviations_count_as_seen() -> None:
-    lowest, highest = seen_range(usual_seen(2))
+    lowest, highest = supported_range(usual_bin_counts(2))
     assert (lowest == -2).all()
     assert (highest == 2).all()
     assert lowest.shape == (3, 2)

@@ -20,11 +20,11 @@ from fedproto_app.settings.data import ResponseSettings
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.strategies.response.moments import Moments, moments_of, unit_fault
 from fedproto_app.strategies.response.stage import (
+    BIN_COUNTS,
     COUNTS,
     GRAM,
     MOMENT,
     MOMENTS,
-    SEEN,
     MomentsStrategy,
     SumsStrategy,
     _sums_sent,
@@ -133,7 +133,7 @@ def reply(**arrays: Any) -> ClientReply:
     ("change", "message"),
     [
         ({"clients": [2.0]}, "count more than one client"),
-        ({"others": [0.5]}, "count more than one client"),
+        ({"numeric": [0.5]}, "count more than one client"),
         ({"variance": np.full((3, 1), -1.0)}, "a negative square"),
         ({"square": np.full((3, 1), 7.0)}, "contradict each other"),
     ],
@@ -149,7 +149,7 @@ def sums(**changes: Any) -> dict[str, Any]:
     return {
         GRAM: np.eye(16)[upper],
         MOMENT: np.full(16, 0.1),
-        SEEN: np.zeros((3, 1, 24)),
+        BIN_COUNTS: np.zeros((3, 1, 24)),
         COUNTS: [1, 30, 4],
         **changes,
     }
@@ -162,7 +162,7 @@ def sums(**changes: Any) -> dict[str, Any]:
         ({COUNTS: [1, 0, 4]}, "with 0 days"),
         ({COUNTS: [1, 1e9, 4]}, "with 1e+09 days"),
         ({COUNTS: [0, 0, 0]}, "says that it sends none"),
-        ({SEEN: np.full((3, 1, 24), -1.0)}, "fewer than 0 values"),
+        ({BIN_COUNTS: np.full((3, 1, 24), -1.0)}, "fewer than 0 values"),
         ({COUNTS: [1, 30, 0.01]}, "cannot be those of its values"),
         ({MOMENT: np.full(16, 100.0)}, "cannot be those of its values"),
         ({GRAM: 1e4 * np.eye(16)[np.triu_indices(16)]}, "cannot be those of its values"),
