@@ -173,7 +173,7 @@ def prior_errors(name: str) -> list[str]:
         client = Client(series, settings, 0)
         cohort = client.cohort(learner)
         context = learner.context(Guidance(), cohort)
-        sent.append(learner.contribution(cohort, context, 1).arrays)
+        sent.append(learner.contribution(cohort, context).arrays)
     arrays = {key: torch.from_numpy(array) for key, array in joined(sent).items()}
     prototypes = arrays[PROTOTYPE][:, None]
     own = torch.cat([arrays[key].flatten(start_dim=1) for key in (GRAM, MOMENT)], dim=1).double()

@@ -26,7 +26,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import Received, Round, SentModel
+from fedproto_app.core.round import Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.core.stored import AnyArray
@@ -272,7 +272,7 @@ class FedGruLearner(Answers, SoloLearner):
                 choice[row, int(guidance.options[name])] = 1.0
         return Context()
 
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: Context) -> Contribution:
         """Send each client's cluster model, under the names of a single model."""
         if self._alone:
             return Contribution()
@@ -333,15 +333,13 @@ class FedGruStrategy(Asks, FedAvgStrategy):
         figures = {"organisations": organisations, "clusters": clusters}
         round_.figures |= {n: float(len(set(labels.tolist()))) for n, labels in figures.items()}
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send the number of each client's cluster if there are several."""
         if self.section.clusters == 1:
             return Guidance()
         return Guidance(options={key.client: float(self._cluster_of[key]) for key in clients})
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         return Guidance()
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:

@@ -26,7 +26,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.section import Count, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
@@ -169,20 +169,17 @@ class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
             drawn = linear_parameters(width, width, draws)
             self._network |= {layer + name: value for name, value in drawn.items()}
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
-        return self.guide(received, clients, round_)
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        return self.guide(clients, round_)
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
         return largest_rows(replies, PROTOTYPES, lambda row: float(np.linalg.norm(row)))
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         """Train the network on the prototypes of this round."""
-        # In the order of names: the result must not depend on the order of replies.
         pairs = [
             pair
-            for reply in sorted(received.fresh, key=lambda reply: reply.key)
+            for reply in self.received.fresh
             for pair in sorted(reply.by_class(PROTOTYPES).items())
         ]
         if not pairs:

@@ -25,7 +25,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import SEQUENCE_TASKS, Method, RunSettings
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import Received, Round, of_group, under
+from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.linear_heads import Head
@@ -76,9 +76,9 @@ class IfcaLearner(EvolutionaryClusterLearner):
             chosen[row, np.argsort(losses, kind="stable")[:choices].tolist()] = 1
         return ChoiceContext(drawn, chosen)
 
-    def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: HeadContext) -> Contribution:
         assert isinstance(context, ChoiceContext)
-        head_contribution = super().contribution(cohort, context, server_round)
+        head_contribution = super().contribution(cohort, context)
         return Contribution({**head_contribution.arrays, CHOSEN: context.chosen.numpy()})
 
 
@@ -98,7 +98,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         self._chosen: dict[ClientKey, NDArray[np.bool_]] = {}
         self._history = ClusterHistory()
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send all clusters' heads."""
         return Guidance({CLUSTERS: self._heads})
 

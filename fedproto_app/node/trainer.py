@@ -142,7 +142,7 @@ class Node:
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
         finite = _finite_rows(values) if values else []
         diverged = [row for row, is_finite in enumerate(finite) if not is_finite]
-        sent = self.learner.contribution(cohort, context, order.server_round)
+        sent = self.learner.contribution(cohort, context)
         require_declared(sent, self._sent_after_training, self.learner)
         return replace(
             sent,

@@ -161,9 +161,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             self._remember_current(cohort)
         return {}
 
-    def contribution(
-        self, cohort: Cohort, context: RelationContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: RelationContext) -> Contribution:
         memory: PrototypeMemory = cohort.memory
         return Contribution({PROTOTYPES: memory.new.cpu().numpy()}, memory.new_known)
 

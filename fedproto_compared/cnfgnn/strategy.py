@@ -22,7 +22,7 @@ from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Guidance, Refusal, SampleTimes
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.round import Received, Round, of_group, under
+from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.optim import CohortAdam
@@ -254,13 +254,11 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
         encoded = set(self._evaluated.keys)
         return [key for key in able if key in encoded]
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send g of the samples that are trained on, with the model."""
         return _graph_of(clients, self._trained)
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send g of the evaluated samples, with the model."""
         return _graph_of(clients, self._evaluated)
 

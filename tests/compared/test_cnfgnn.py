@@ -323,14 +323,14 @@ def test_encodings_that_cannot_be_true_are_refused_by_name(tmp_path: Path) -> No
     """Who has sent no encodings has no g to be judged with, nor to train with."""
     strategy = strategy_of(tmp_path, dict.fromkeys([*NAMES, "late"], TIMES))
     clients = strategy.federation.members.clients()
-    assert strategy.guide(strategy.received, clients, Round(1)).clients == ()
+    assert strategy.guide(clients, Round(1)).clients == ()
     refused = refusals(concluded(strategy, ENCODINGS, 1e3))
     assert set(refused) == {"a"}
     assert refused["a"].startswith("its encodings hold ±")
     others = clients[1:]
     assert strategy.to_evaluate(clients, Round(1)) == others
     for guidance in (strategy.guide, strategy.guide_evaluation):
-        assert guidance(strategy.received, clients, Round(2)).clients == ["b", "c", "late"]
+        assert guidance(clients, Round(2)).clients == ["b", "c", "late"]
 
 
 def test_a_huge_gradient_is_shortened_to_those_of_the_others(tmp_path: Path) -> None:

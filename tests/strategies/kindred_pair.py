@@ -73,7 +73,7 @@ class KindredPair:
     def message(self, cohort: Cohort) -> Arrays:
         """What the clients send."""
         context = self.learner.context(Guidance(), cohort)
-        return self.learner.contribution(cohort, context, 1).arrays
+        return self.learner.contribution(cohort, context).arrays
 
     def report(self, names: list[str], arrays: Arrays) -> dict[str, str]:
         """It arrives at the server. Returns what was refused, and why."""

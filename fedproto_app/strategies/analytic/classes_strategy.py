@@ -338,9 +338,7 @@ class AnalyticClassesStrategy(SumsStrategy):
         if self._totals and self.section.sharing == "clustered":
             self._groups.find(self._sums.latest, self._totals, round_)
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         cluster_guidance = self._groups.sums_for(clients)
         return replace(cluster_guidance, arrays={**self._totals, **cluster_guidance.arrays})
 

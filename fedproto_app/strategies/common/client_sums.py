@@ -58,9 +58,9 @@ class ClientSums(ABC):
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Return why a client with this many train samples cannot have these sums, or None."""
 
-    def take_in(self, received: Received, round_: Round) -> None:
+    def take_in(self, round_: Round) -> None:
         """Take in the round's total, if masks hide each client's sums, unless it cannot be true."""
-        values = received.total.values if received.total else {}
+        values = self.latest.total.values if self.latest.total else {}
         if not (values and self.shapes.keys() <= values.keys()):
             return
         averaging, members = self.federation.averaging, self.federation.members
@@ -278,8 +278,8 @@ class SumsStrategy(PersonalStrategy):
             return {}
         return self._sums.outliers({reply.key: reply.arrays for reply in replies})
 
-    def update(self, received: Received, round_: Round) -> None:
-        self._sums.take_in(received, round_)
+    def update(self, round_: Round) -> None:
+        self._sums.take_in(round_)
 
     def conclude(self, round_: Round) -> None:
         """Compute the totals for an evaluation, once for all nodes."""
@@ -292,7 +292,5 @@ class SumsStrategy(PersonalStrategy):
             return super().to_evaluate(clients, round_)
         return clients if self._totals else []
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         return Guidance(self._totals)

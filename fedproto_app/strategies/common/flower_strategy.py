@@ -89,7 +89,7 @@ class FlowerStrategy(Strategy):
         self.asked = {key.node for key in clients}
 
         def guide(keys: list[ClientKey]) -> Guidance:
-            return self._complete(method.guide(method.received, keys, round_), method, keys)
+            return self._complete(method.guide(keys, round_), method, keys)
 
         return self._federation.pipeline.orders(
             clients,
@@ -135,9 +135,7 @@ class FlowerStrategy(Strategy):
         self.asked = {key.node for key in clients}
 
         def guide(keys: list[ClientKey]) -> Guidance:
-            return self._complete(
-                method.guide_evaluation(method.received, keys, round_), method, keys
-            )
+            return self._complete(method.guide_evaluation(keys, round_), method, keys)
 
         return self._federation.pipeline.orders(
             clients, guide, server_round, MessageType.EVALUATE, shared=method.shared_names
@@ -199,7 +197,7 @@ def _after_sums(
         method.federation.history.refuse(refusal)
         return None
     method.received.take_total(_total_of(sums))
-    method.update(method.received, round_)
+    method.update(round_)
     return method.renewed(mean, round_) if mean else None
 
 
@@ -216,7 +214,7 @@ def accept(method: BaseStrategy, replies: Sequence[ClientReply], round_: Round) 
     faults |= method.outliers(good)
     round_.refused |= faults
     method.received.take([reply for reply in good if reply.key not in faults])
-    method.update(method.received, round_)
+    method.update(round_)
 
 
 def report(federation: Federation, round_: Round) -> None:

@@ -230,7 +230,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """
         return {}
 
-    def contribution(self, cohort: Cohort, context: ContextT, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: ContextT) -> Contribution:
         """Return what the cohort's clients send in addition to their shared parameters.
 
         A `model` of the contribution replaces these parameters.

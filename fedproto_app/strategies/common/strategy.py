@@ -113,7 +113,7 @@ class BaseStrategy:
         """Return whether clients are evaluated right after training, in the same message."""
         return False
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Return the guidance for these clients of one node when they train."""
         return Guidance()
 
@@ -138,7 +138,7 @@ class BaseStrategy:
         """Return the next model, given the mean."""
         return mean
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         """Update the method's state with the clients' arrays of a round."""
 
     def conclude(self, round_: Round) -> None:
@@ -148,9 +148,7 @@ class BaseStrategy:
         """Return the clients to evaluate, of all connected clients."""
         return clients
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Return the guidance for these clients of one node when they are only evaluated."""
         return Guidance()
 

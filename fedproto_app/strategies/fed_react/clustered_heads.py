@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Guidance
-from fedproto_app.core.round import ClientReply, Received, Round, of_group, under
+from fedproto_app.core.round import ClientReply, Round, of_group, under
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.settings import Settings
@@ -90,8 +90,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
         beyond = largest > LARGEST_HEAD
         return f"its head holds ±{largest:g}, more than {LARGEST_HEAD:g}" if beyond else None
 
-    def update(self, received: Received, round_: Round) -> None:
-        fitted = {reply.key: reply for reply in sorted(received.fresh, key=lambda reply: reply.key)}
+    def update(self, round_: Round) -> None:
+        fitted = {reply.key: reply for reply in self.received.fresh}
         self._heard |= set(fitted)
         self._pending |= self.cluster(fitted, round_)
 
@@ -103,9 +103,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
             if key in self._heard and self._node_id(key.node) in self._equipped
         ]
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         guided = [key for key in clients if key in self._pending]
         if not guided:
             return Guidance()

@@ -253,9 +253,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             self._fit(cohort, row, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 
-    def contribution(
-        self, cohort: Cohort, context: MeansContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: MeansContext) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
         arrays = {

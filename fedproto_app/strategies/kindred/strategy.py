@@ -21,7 +21,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientFacts, ClientKey, groups_of_nodes, of_enough
 from fedproto_app.core.messages import Arrays, Guidance, Refusal
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import ClientReply, Received, Round, Total
+from fedproto_app.core.round import ClientReply, Round, Total
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
@@ -135,23 +135,21 @@ class KindredStrategy(PersonalStrategy):
             return super().to_evaluate(clients, round_)
         return [key for key in clients if key in self.federation.history.trained]
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send their priors to the clients that sent means, and everybody's means to those that
         only receive."""
         if self._totals:
             return self._totals_for(clients, round_.facts)
         parts: list[Arrays] = []
         receiving: list[ClientKey] = []
-        if received.clients and not self.final_after_training:
+        if self.received.clients and not self.final_after_training:
             receiving = [key for key in clients if not round_.facts[key].samples]
-        senders = set(received.clients) - set(receiving)
+        senders = set(self.received.clients) - set(receiving)
         sending = [key for key in clients if key in senders and self._priors_of is not None]
         if sending and self._priors_of is not None:
             parts.append(self._priors_of(sending))
         if receiving:
-            prior = self._mean_prior(received)
+            prior = self._mean_prior()
             parts.append({n: np.repeat(a[None], len(receiving), axis=0) for n, a in prior.items()})
         names = (GRAM, MOMENT) if parts else ()
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in names}
@@ -175,9 +173,9 @@ class KindredStrategy(PersonalStrategy):
         in_float32 = {name: array.astype(np.float32) for name, array in arrays.items()}
         return Guidance(in_float32, [key.client for key in keys])
 
-    def _mean_prior(self, received: Received) -> Arrays:
+    def _mean_prior(self) -> Arrays:
         """Return the prior of a client without a prototype, alike for every temperature, [T, …]."""
-        means = {name: received.mean(name) for name in (GRAM, MOMENT)}
+        means = {name: self.received.mean(name) for name in (GRAM, MOMENT)}
         return {
             name: np.repeat(mean[None], len(self.section.temperatures), axis=0)
             for name, mean in means.items()

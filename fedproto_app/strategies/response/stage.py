@@ -24,7 +24,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.clock import DAY
@@ -127,7 +127,7 @@ class MomentsLearner(_StageLearner):
             )
         ]
 
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: Context) -> Contribution:
         return _stacked([_packed(self.moments(client)) for client in self.clients(cohort)])
 
 
@@ -154,7 +154,7 @@ class SumsLearner(_StageLearner):
         sums = Sends("response", {ROW: (row,)}, combine="sum", clip="rows", reveals=reveals)
         return [*releases, replace(sums, any_size=True)]
 
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: Context) -> Contribution:
         assert isinstance(context, _Received)
         total = moments_in(context.totals)
         rows, refused = [], {}
@@ -249,16 +249,15 @@ class _TotalStrategy(PersonalStrategy):
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
         return eligible
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         return Guidance(dict(self.totals))
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         names = [name for release in self.releases for name in release.arrays]
-        if received.total is not None:
-            sums = {name: received.total.values[name] for name in names}
-            clients = received.total.clients
+        if (total := self.received.total) is not None:
+            sums, clients = {name: total.values[name] for name in names}, total.clients
         else:
-            replies = sorted(received.fresh, key=lambda reply: reply.key)
+            replies = self.received.fresh
             clients = len(replies)
             sums = {
                 name: np.sum([reply.arrays[name] for reply in replies], axis=0, dtype=np.float64)
@@ -267,7 +266,7 @@ class _TotalStrategy(PersonalStrategy):
             }
         if ROW in sums:
             sums = self._from_rows(sums, clients)
-        self.totals.update({name: total.astype(np.float32) for name, total in sums.items()})
+        self.totals.update({name: array.astype(np.float32) for name, array in sums.items()})
 
     def _from_rows(self, sums: dict[str, Floats], clients: int) -> dict[str, Floats]:
         """Return the totals that nodes get, from sums over so many clients with rows in them."""

@@ -109,8 +109,8 @@ def test_the_server_gives_nodes_the_same_arrays_as_without_noise() -> None:
     width = 17
     sums = Sums(np.eye(32), np.full(32, 0.1), 4.0, 30.0)
     row = 100 * private_row(sums, moments_in(of.totals).columns(COLUMNS).features)
-    received: Any = SimpleNamespace(total=Total({ROW: row}, 100, np.zeros(0, np.int64)))
-    of.update(received, SimpleNamespace())  # type: ignore[arg-type]
+    of.received.take_total(Total({ROW: row}, 100))
+    of.update(Round())
     means = sums_in(of.totals)
     assert means is not None
     assert np.count_nonzero(means.moment) == width
