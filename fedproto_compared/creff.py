@@ -269,8 +269,8 @@ class CreffStrategy(FedAvgStrategy):
 
     section: CreffSettings
 
-    def __init__(self, settings: Settings, section: CreffSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         classes, width = len(federation.shape.classes), self.learner.task.representation_dim
         if classes**2 * (width + 1) > MOST_VALUES:
             raise SettingsError(
@@ -278,7 +278,8 @@ class CreffStrategy(FedAvgStrategy):
                 f"each of {classes} classes are more than {MOST_VALUES} values"
             )
         noise = torch_stream(settings.seed, "creff", "features")
-        self._features = torch.randn(classes, section.features_per_class, width, generator=noise)
+        shape = (classes, self.section.features_per_class, width)
+        self._features = torch.randn(shape, generator=noise)
         self._classifier = self._fresh_classifier(0)
 
     def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:

@@ -318,9 +318,9 @@ class FedGruStrategy(Asks, FedAvgStrategy):
 
     section: FedGruSettings
 
-    def __init__(self, settings: Settings, section: FedGruSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
-        self._uses_graph = section.clusters > 1 or section.organisations == 0
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self._uses_graph = self.section.clusters > 1 or self.section.organisations == 0
         self._graph = ClientGraph(settings, federation) if self._uses_graph else None
         self.saved = [self._graph] if self._graph is not None else []
         self._cluster_of: dict[ClientKey, int] = {}

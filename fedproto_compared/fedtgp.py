@@ -160,8 +160,8 @@ class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
 
     section: FedTgpSettings
 
-    def __init__(self, settings: Settings, section: FedTgpSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         width, classes = self.sizes.width, self.sizes.classes
         draws = torch_stream(settings.seed, "fedtgp", "network")
         self._network = {EMBEDDING: torch.randn(classes, width, generator=draws)}

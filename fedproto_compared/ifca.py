@@ -87,11 +87,9 @@ class IfcaStrategy(ClusteredHeadStrategy):
 
     section: FedReactSettings
 
-    def __init__(
-        self, settings: Settings, section: FedReactSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
-        shape = (section.clusters, *self.head_shape)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        shape = (self.section.clusters, *self.head_shape)
         start = numpy_stream(settings.seed, "clusters' heads").standard_normal(shape)
         self._heads: NDArray[np.float32] = (start / np.sqrt(shape[-1])).astype(np.float32)
         self._means = [RunningMean() for _ in range(len(self._heads))]

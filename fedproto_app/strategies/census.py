@@ -292,8 +292,8 @@ class CensusStrategy(FedAvgStrategy):
     section: CensusSettings
     judges_trained = False
 
-    def __init__(self, settings: Settings, section: CensusSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._sums = SumsOfLearnedFeatures(settings, federation, self.received)
         self.saved = [self._sums]
         self._sent_out: Arrays = {}

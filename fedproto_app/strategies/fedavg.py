@@ -81,8 +81,8 @@ class FedAvgStrategy(BaseStrategy):
 
     judges_trained = True
 
-    def __init__(self, settings: Settings, section: Section, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         parameters = self.learner.initial_parameters()
         self._initial: Arrays = {
             name: value.numpy()

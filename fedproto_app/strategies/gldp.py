@@ -269,8 +269,8 @@ class GlobalLocalPrototypeStrategy(ClassPrototypes, FedAvgStrategy):
 
     section: GldpSettings
 
-    def __init__(self, settings: Settings, section: Section, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self.memory = self.section.memory
 
 

@@ -202,13 +202,13 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
     section: CnfgnnSettings
     judges_trained = False
 
-    def __init__(self, settings: Settings, section: CnfgnnSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         model = self.learner.task.model
         assert isinstance(model, GraphForecaster)
         self._width = model.encoding_width
         self._graph = ClientGraph(settings, federation)
-        self._learning = GraphLearning(self._width, model.graph_width, section, settings.seed)
+        self._learning = GraphLearning(self._width, model.graph_width, self.section, settings.seed)
         self.saved = [self._learning, self._graph]
         self._trained = self._evaluated = GraphOutputs.empty()
         self._strangers: set[ClientKey] = set()  # clients refused for their times

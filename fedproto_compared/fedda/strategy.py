@@ -318,9 +318,9 @@ class FedDaStrategy(Asks, FedAvgStrategy):
 
     section: FedDaSettings
 
-    def __init__(self, settings: Settings, section: FedDaSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
-        self._clusters = TrafficClusters(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self._clusters = TrafficClusters(settings, self.section, federation)
         self._quasi: Arrays = {}
         self._of_cluster: dict[int, Arrays] = {}
 

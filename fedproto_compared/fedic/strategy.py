@@ -272,10 +272,10 @@ class FedicStrategy(FedAvgStrategy):
 
     section: FedicSettings
 
-    def __init__(self, settings: Settings, section: FedicSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         images = server_images(settings, federation)
-        self._learning = EnsembleDistillation(self.learner.task, section, images)
+        self._learning = EnsembleDistillation(self.learner.task, self.section, images)
         self.saved = [self._learning]
         self._models: Parameters = {}  # of the round's accepted clients
         self._judgement: Judgement | None = None

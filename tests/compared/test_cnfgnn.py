@@ -299,7 +299,7 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
         key = ClientKey(name, NODE)
         facts: ClientFacts = federation.members.facts[key]
         federation.members.facts[key] = replace(facts, times=times)
-    return CnfgnnStrategy(settings, settings.method_settings, federation)
+    return CnfgnnStrategy(settings, federation)
 
 
 def concluded(strategy: CnfgnnStrategy, name: str, factor: float) -> Round:

@@ -171,7 +171,7 @@ def test_gradients_that_no_server_could_hold_are_refused_before_work() -> None:
     strategy = server()
     strategy.federation.members.expect([], DataShape((1, 8, 8), tuple(map(str, range(10_000)))))
     with pytest.raises(SettingsError, match="for each of 10000 classes are more than"):
-        CreffStrategy(strategy.settings, strategy.section, strategy.federation)
+        CreffStrategy(strategy.settings, strategy.federation)
 
 
 # --- the maths ------------------------------------------------------------------------------------

@@ -58,8 +58,7 @@ class KindredPair:
         learner = make_learner(self.settings, ForecastingTask(self.settings))
         assert isinstance(learner, KindredLearner)
         self.learner = learner
-        section = self.settings.method_settings
-        self.strategy = KindredStrategy(self.settings, section, one_node(self.settings))
+        self.strategy = KindredStrategy(self.settings, one_node(self.settings))
 
     def windows(self, series: dict[str, Floats]) -> list[ClientWindows]:
         return [make_windows(ClientSeries(n, v), self.settings.data) for n, v in series.items()]

@@ -162,7 +162,7 @@ def guidance(strategy: BaseStrategy, *names: str, server_round: int = 2) -> Guid
 
 def restored(strategy: BaseStrategy) -> Any:
     """A strategy of the same settings that goes on from a checkpoint of this one."""
-    copy = type(strategy)(strategy.settings, strategy.section, strategy.federation)
+    copy = type(strategy)(strategy.settings, strategy.federation)
     copy.restore({name: value.copy() for name, value in strategy.state().items()})
     return copy
 

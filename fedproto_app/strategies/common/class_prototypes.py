@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.round import ClientReply, Round
-from fedproto_app.core.section import Section
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.settings import Settings
@@ -71,10 +70,8 @@ class ClassPrototypes(BaseStrategy):
 
     memory = 0.0
 
-    def __init__(
-        self, settings: Settings, section: Section, federation: Federation | None = None
-    ) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._prototypes = torch.zeros(self.sizes.classes, self.sizes.width)
         self._known = torch.zeros(self.sizes.classes, dtype=torch.bool)
 

@@ -251,11 +251,9 @@ class SumsStrategy(PersonalStrategy):
 
     section: AnalyticSettings
 
-    def __init__(
-        self, settings: Settings, section: AnalyticSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
-        self.final_after_training = section.sharing == "none"
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self.final_after_training = self.section.sharing == "none"
         self._sums = self.client_sums()
         self.saved, self.shared_names = [self._sums], self._sums.shapes
         self._totals: Arrays = {}

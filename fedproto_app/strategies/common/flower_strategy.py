@@ -266,7 +266,7 @@ def make_strategy(settings: Settings, federation: Federation) -> FlowerStrategy:
     method = method_named(settings.method)
     _require_fitting_model(settings, federation.shape)
     of_method = part_of(method, "strategy", settings.task)
-    strategy: BaseStrategy = of_method(settings, settings.method_settings, federation)
+    strategy: BaseStrategy = of_method(settings, federation)
     phases = settings.first_phases
     if not phases:
         return FlowerStrategy(strategy)

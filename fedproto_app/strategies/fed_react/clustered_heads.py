@@ -37,10 +37,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
 
     section: FedReactSettings
 
-    def __init__(
-        self, settings: Settings, section: FedReactSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._compare_numbers()
         task = make_task(settings, federation.shape)
         assert isinstance(task, SequenceTask)

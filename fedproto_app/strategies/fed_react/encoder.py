@@ -264,7 +264,7 @@ class PretrainedStrategy(FlowerStrategy):
         self._settings = settings
         self._of_encoder: FedAvgStrategy | None = None
         if settings.pretraining_rounds:
-            self._of_encoder = EncoderStrategy(settings, settings.encoder, federation)
+            self._of_encoder = EncoderStrategy(settings, federation)
             self._initial = self._of_encoder.initial_arrays()
         else:
             task = make_task(settings, federation.shape)

@@ -43,15 +43,13 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     section: FuelsSettings
 
-    def __init__(
-        self, settings: Settings, section: FuelsSettings, federation: Federation | None = None
-    ) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._rows_of: dict[ClientKey, int] = {}
         self._prototypes: Tensor | None = None
         self._divergence: Tensor | None = None
         self._threshold = 0.0
-        self._batches = 1 if section.periodicity_aware else 0  # 0: not fixed yet
+        self._batches = 1 if self.section.periodicity_aware else 0  # 0: not fixed yet
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Return all clients or, for concatenated prototypes, the clients of the common length."""

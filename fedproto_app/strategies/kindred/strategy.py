@@ -84,12 +84,10 @@ class KindredStrategy(PersonalStrategy):
 
     section: KindredSettings
 
-    def __init__(
-        self, settings: Settings, section: KindredSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
-        self.final_after_training = section.sharing == "none"
-        self.shared_names = (GRAM, MOMENT) if section.needs_totals else ()
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self.final_after_training = self.section.sharing == "none"
+        self.shared_names = (GRAM, MOMENT) if self.section.needs_totals else ()
         self._priors_of: Priors | None = None  # of the present evaluation
         self._totals: dict[str, Total] = {}  # of the present evaluation, by group
         self._group_of: dict[ClientKey, str] = {}

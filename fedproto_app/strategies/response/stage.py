@@ -243,7 +243,7 @@ class _TotalStrategy(PersonalStrategy):
     section: ResponseSettings
 
     def __init__(self, settings: Settings, federation: Federation, totals: Arrays) -> None:
-        super().__init__(settings, settings.response, federation)
+        super().__init__(settings, federation)
         self.totals = totals
 
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:

@@ -70,7 +70,7 @@ def server(
         partitions = len(nodes) if simulated else 0
         admit(federation, names, "", DECLARED, groups, partitions=partitions)
     kind = EvolutionaryClusterStrategy if settings.method == "fed-react" else IfcaStrategy
-    return kind(settings, settings.method_settings, federation)
+    return kind(settings, federation)
 
 
 def at(*degrees: float, length: float = 1.0) -> list[Head]:

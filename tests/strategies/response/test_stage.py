@@ -31,6 +31,7 @@ from fedproto_app.strategies.response.stage import (
     history_of,
 )
 from fedproto_app.tasks.table import make_task
+from fedproto_app.trust.averaging import Averaging
 from tests.helpers.local_grid import run_small
 from tests.helpers.weather import CHANGES, COLUMNS, weather_series
 
@@ -121,7 +122,8 @@ def test_a_client_without_a_train_part_has_no_moments() -> None:
 
 def strategy(kind: type[Any]) -> Any:
     settings = settings_from({**CHANGES, "data.known": "wind"})
-    return kind(settings, None, {})
+    shape, averaging = DataShape(known=("wind",)), Averaging(settings.aggregation)
+    return kind(settings, SimpleNamespace(shape=shape, averaging=averaging), {})
 
 
 def reply(**arrays: Any) -> ClientReply:
