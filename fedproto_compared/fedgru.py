@@ -38,7 +38,7 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Phase
-from fedproto_app.strategies.common.questions import Answers, Asks
+from fedproto_app.strategies.common.questions import Answers
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -313,7 +313,7 @@ def subsets(clusters: int) -> list[Tensor]:
     return weights_of_means
 
 
-class FedGruStrategy(Asks, FedAvgStrategy):
+class FedGruStrategy(FedAvgStrategy):
     """FedAvg for each cluster. State: the graph's."""
 
     section: FedGruSettings
@@ -327,7 +327,7 @@ class FedGruStrategy(Asks, FedAvgStrategy):
 
     def begin(self, round_: Round) -> None:
         if self._graph is not None:
-            self._graph.complete(round_, self.asking(round_))
+            self._graph.complete(round_)
         clients, organisations, clusters = self._groups()
         self._cluster_of = dict(zip(clients, clusters.tolist(), strict=True))
         figures = {"organisations": organisations, "clusters": clusters}

@@ -27,8 +27,7 @@ from fedproto_app.core.sends import Expected
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.questions import Ask, Asks
+from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.outliers import usual
 from fedproto_compared.cnfgnn import CnfgnnSettings
@@ -196,7 +195,7 @@ MOST_VALUES = 2**29  # of all clients' encodings: 2 GiB
 Times = dict[ClientKey, SampleTimes]
 
 
-class CnfgnnStrategy(Asks, FedAvgStrategy):
+class CnfgnnStrategy(FedAvgStrategy):
     """State: the graph network, its Adam, the graph, and g of the samples trained on."""
 
     section: CnfgnnSettings
@@ -215,11 +214,11 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
 
     def begin(self, round_: Round) -> None:
         if self.section.server_epochs:
-            self._graph.complete(round_, self.asking(round_))
+            self._graph.complete(round_)
 
     def conclude(self, round_: Round) -> None:
         if self.section.server_epochs:
-            self._server_round(round_, self.asking(round_))
+            self._server_round(round_, self.federation.asking(round_.number))
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Return the clients on the most common clock and of about the same time.

@@ -1,7 +1,7 @@
 """A graph over the clients of a federation, for strategies (docs: compared.md).
 
     graph = ClientGraph(settings, federation)      # reads the file, if any
-    graph.complete(round_, self.asking(round_))    # in `begin`: asks clients for their profiles
+    graph.complete(round_)                         # in `begin`: asks clients for their profiles
     weights = graph.adjacency(keys)                # [N, N] of these clients, in this order
 
 The learner answers the question for a profile with `profile`.
@@ -22,7 +22,6 @@ from fedproto_app.core.stored import AnyArray
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Contribution
-from fedproto_app.strategies.common.questions import Ask
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_compared.common.adjacency import Adjacency
 from fedproto_compared.common.vertices import Vertices, reported_days
@@ -61,7 +60,7 @@ class ClientGraph:
         """Whether clients send profiles for the graph."""
         return self._settings.graph.source == "profiles"
 
-    def complete(self, round_: Round, ask: Ask) -> None:
+    def complete(self, round_: Round) -> None:
         """Ask the connected clients for the profiles that they have not sent yet.
 
         A profile that cannot be true is refused and replaced by zeros, which have no edges.
@@ -72,6 +71,7 @@ class ClientGraph:
         missing = [key for key in clients if self._profiles.latest(key) is None]
         expected = Expected(per_client={PROFILE: (self._settings.data.period,)})
         question = Guidance(options={PROFILE: 1.0})
+        ask = self._federation.asking(round_.number)
         for reply in ask(missing, lambda keys: question, expected, once_per_run=True):
             profile = reply.arrays[PROFILE]
             if (largest := float(np.abs(profile).max())) > LARGEST_PROFILE:

@@ -33,7 +33,6 @@ from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.maths.steps import length
 from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.questions import Asks
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.trust.outliers import largest
@@ -313,7 +312,7 @@ _QUASI = "quasi-global"  # a group of the state's arrays
 Models = dict[ClientKey, Arrays]
 
 
-class FedDaStrategy(Asks, FedAvgStrategy):
+class FedDaStrategy(FedAvgStrategy):
     """State: the clusters, the quasi-global model, and each cluster's last model."""
 
     section: FedDaSettings
@@ -361,7 +360,7 @@ class FedDaStrategy(Asks, FedAvgStrategy):
         clusters = self._clusters
         missing, question = clusters.askable(round_), {WEEKS: float(clusters.weeks)}
         shape = (clusters.weeks, self.settings.data.period)
-        ask = self.asking(round_)
+        ask = self.federation.asking(round_.number)
         replies = ask(
             missing,
             lambda keys: Guidance(options=question),

@@ -314,7 +314,7 @@ def concluded(strategy: CnfgnnStrategy, name: str, factor: float) -> Round:
         return [ClientReply(key, 4, {sent_name: array}) for key, array in arrays.items()]
 
     round_ = Round(1, strategy.federation.members.facts)
-    strategy.asking = lambda round_: ask  # type: ignore[method-assign,assignment,misc]
+    strategy.federation.asking = lambda server_round: ask  # type: ignore[method-assign]
     strategy.conclude(round_)
     return round_
 

@@ -109,7 +109,7 @@ def begin(
         ]
 
     round_ = Round(number, strategy.federation.members.facts)
-    strategy.asking = lambda round_: ask  # type: ignore[method-assign,assignment,misc]
+    strategy.federation.asking = lambda server_round: ask  # type: ignore[method-assign]
     strategy.begin(round_)
     return round_, asked
 

@@ -37,18 +37,18 @@ from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 class FlowerStrategy(Strategy):
     """The rounds of a method: train, aggregate, evaluate.
 
-    method: the method's strategy, whose state and findings are the run's. asked: the nodes asked in
-    this phase.
+    method: the method's strategy, whose state and findings are the run's. first: the strategies of
+    the first phases' rounds, from round 1 on. asked: the nodes asked in this phase.
     """
 
-    def __init__(self, method: BaseStrategy) -> None:
-        self.method, self._federation = method, method.federation
+    def __init__(self, method: BaseStrategy, first: Sequence[BaseStrategy] = ()) -> None:
+        self.method, self._federation, self.first = method, method.federation, first
         self._round: Round | None = None
         self.asked: set[str] = set()
 
     def method_of(self, server_round: int) -> BaseStrategy:
         """Return the strategy whose hooks a round calls."""
-        return self.method
+        return [*self.first, self.method][min(server_round - 1, len(self.first))]
 
     def first_phase_for(self, node: str) -> Arrays:
         """Return what a first phase ended with, for a node that lacks it, and {} for others."""

@@ -36,6 +36,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
     """Takes the clients' heads and sends the clusters' heads."""
 
     section: FedReactSettings
+    final_after_training = False
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         super().__init__(settings, federation)
@@ -76,9 +77,6 @@ class ClusteredHeadStrategy(PersonalStrategy):
         """Return the encoder for a node that does not have it."""
         lacks = self._node_id(clients[0].node) not in self._equipped
         return self.model if lacks else {}
-
-    def evaluates_with_training(self, round_: Round) -> bool:
-        return False
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         limit = self.section.samples  # |M_t|, the head's weight in the mean; 0: all

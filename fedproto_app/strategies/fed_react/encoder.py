@@ -259,13 +259,11 @@ class EncoderStrategy(FedAvgStrategy):
 class PretrainedStrategy(FlowerStrategy):
     """The rounds of the encoder's phase, and then the method's rounds."""
 
-    def __init__(self, settings: Settings, federation: Federation, of_task: BaseStrategy) -> None:
-        super().__init__(of_task)
-        self._settings = settings
-        self._of_encoder: FedAvgStrategy | None = None
-        if settings.pretraining_rounds:
-            self._of_encoder = EncoderStrategy(settings, federation)
-            self._initial = self._of_encoder.initial_arrays()
+    def __init__(self, settings: Settings, federation: Federation, method: BaseStrategy) -> None:
+        rounds = settings.pretraining_rounds
+        super().__init__(method, [EncoderStrategy(settings, federation)] * rounds if rounds else ())
+        if rounds:
+            self._initial = self.first[0].initial_arrays()
         else:
             task = make_task(settings, federation.shape)
             assert isinstance(task, SequenceTask)
@@ -275,11 +273,6 @@ class PretrainedStrategy(FlowerStrategy):
 
     def initial_arrays(self) -> Arrays:
         return self._initial
-
-    def method_of(self, server_round: int) -> BaseStrategy:
-        if self._of_encoder and server_round <= self._settings.pretraining_rounds:
-            return self._of_encoder
-        return self.method
 
 
 def read_encoder(settings: EncoderSettings, task: SequenceTask) -> Arrays:

@@ -370,25 +370,20 @@ class ResponseStrategy(FlowerStrategy):
     """The rounds of the stage, and then the method's rounds."""
 
     def __init__(self, settings: Settings, federation: Federation, method: BaseStrategy) -> None:
-        super().__init__(method)
         self._totals: Arrays = {}
-        self._stage: list[_TotalStrategy] = []
+        strategies: Sequence[type[_TotalStrategy]] = ()
         if settings.response.sharing == "all":
             strategies = (MomentsStrategy, SumsStrategy)[bool(settings.response.scales) :]
-            self._stage = [make(settings, federation, self._totals) for make in strategies]
+        stage = [make(settings, federation, self._totals) for make in strategies]
+        super().__init__(method, stage)
         self._informed: set[str] = set()  # nodes that have the totals
-
-    def method_of(self, server_round: int) -> BaseStrategy:
-        if server_round <= len(self._stage):
-            return self._stage[server_round - 1]
-        return self.method
 
     def first_phase_for(self, node: str) -> Arrays:
         return {} if node in self._informed else self._totals
 
     def answered(self, nodes: Collection[str], server_round: int) -> None:
         """Send the totals again to nodes that did not answer, because they may have lost them."""
-        if server_round > len(self._stage):
+        if server_round > len(self.first):
             self._informed = (self._informed - self.asked) | set(nodes)
 
     def state(self) -> dict[str, AnyArray]:
