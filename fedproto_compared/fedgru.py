@@ -34,6 +34,7 @@ from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.gru import gru_parameters, gru_states
+from fedproto_app.models.linear import with_prefixes
 from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.federation import Federation
@@ -60,13 +61,11 @@ class StackedGru(LinearHeadModel):
         self._layers, self._hidden, self._layout = layers, hidden, layout
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        return {
-            _layer(number) + name: value
+        layers = {
+            _layer(number): gru_parameters(self._hidden, generator, self._hidden if number else 1)
             for number in range(self._layers)
-            for name, value in gru_parameters(
-                self._hidden, generator, self._hidden if number else 1
-            ).items()
         }
+        return with_prefixes(layers)
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs

@@ -31,7 +31,7 @@ from fedproto_app.core.section import Count, NonNegative, Positive, Section, set
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.class_prototypes import nearest_prototype
-from fedproto_app.models.linear import linear_parameters
+from fedproto_app.models.linear import linear_parameters, with_prefixes
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes, largest_rows
 from fedproto_app.strategies.common.federation import Federation
@@ -164,10 +164,9 @@ class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
         super().__init__(settings, federation)
         width, classes = self.sizes.width, self.sizes.classes
         draws = torch_stream(settings.seed, "fedtgp", "network")
-        self._network = {EMBEDDING: torch.randn(classes, width, generator=draws)}
-        for layer in (HIDDEN, OUTPUT):
-            drawn = linear_parameters(width, width, draws)
-            self._network |= {layer + name: value for name, value in drawn.items()}
+        embedding = torch.randn(classes, width, generator=draws)
+        layers = {layer: linear_parameters(width, width, draws) for layer in (HIDDEN, OUTPUT)}
+        self._network = {EMBEDDING: embedding, **with_prefixes(layers)}
 
     def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         return self.guide(clients, round_)

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedproto_app.maths.window_layout import WEEK, WindowLayout
 from fedproto_app.models.forecaster import DECODER, Forecaster
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
-from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 from fedproto_app.models.model import ENCODER, Model
 
 _DECODING = DECODER + "gru."
@@ -79,16 +79,12 @@ class Seq2SeqForecaster(GraphForecaster):
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         drawn = gru_parameters(self.encoding_width, generator, self._inputs)
-        return {ENCODER + name: value for name, value in drawn.items()}
+        return with_prefixes({ENCODER: drawn})
 
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         width = self.encoding_width + self.graph_width
         decoding = gru_parameters(width, generator, self._inputs)
-        last = linear_parameters(width, 1, generator)
-        return {
-            **{_DECODING + name: value for name, value in decoding.items()},
-            **{DECODER + name: value for name, value in last.items()},
-        }
+        return with_prefixes({_DECODING: decoding, DECODER: linear_parameters(width, 1, generator)})
 
     def encoding(self, parameters: Mapping[str, Tensor], samples: Tensor) -> Tensor:
         times = self._times(samples).unsqueeze(2)  # (K, B, 1, 1 or 2)
@@ -148,7 +144,7 @@ class GuidedForecaster(GraphForecaster):
 
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         drawn = linear_parameters(self.representation_dim, self.layout.horizon, generator)
-        return {DECODER + name: value for name, value in drawn.items()}
+        return with_prefixes({DECODER: drawn})
 
     def encoding(self, parameters: Mapping[str, Tensor], samples: Tensor) -> Tensor:
         return self._forecaster.encode(parameters, samples)
@@ -202,7 +198,7 @@ class GraphNetwork:
     def initial_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         """``<block>.<network>.<layer>.weight`` [inputs, outputs] and bias, ``answer.`` last."""
         vertices, edges, graph_width = self._width, 1, self._width
-        drawn: dict[str, Tensor] = {}
+        parts: dict[str, dict[str, Tensor]] = {}
         for block in range(BLOCKS):
             inputs = {
                 _EDGES: 2 * vertices + edges + graph_width,
@@ -213,15 +209,14 @@ class GraphNetwork:
                 sizes = (width, *[HIDDEN] * (_LAYERS - 1), UPDATED)
                 for layer, (layer_inputs, layer_outputs) in enumerate(pairwise(sizes)):
                     prefix = f"{block}.{network}{layer}."
-                    drawn |= _with_prefix(
-                        prefix, linear_parameters(layer_inputs, layer_outputs, generator)
-                    )
+                    parts[prefix] = linear_parameters(layer_inputs, layer_outputs, generator)
             vertices, edges, graph_width = (
                 vertices + UPDATED,
                 edges + UPDATED,
                 graph_width + UPDATED,
             )
-        return drawn | _with_prefix(_ANSWER, linear_parameters(vertices, self._answers, generator))
+        parts[_ANSWER] = linear_parameters(vertices, self._answers, generator)
+        return with_prefixes(parts)
 
     def answers(
         self, parameters: Mapping[str, Tensor], vertices: Tensor, present: Tensor, graph: Graph
@@ -282,7 +277,3 @@ def _network(
 
 def _linear(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
     return inputs @ parameters[prefix + "weight"] + parameters[prefix + "bias"]
-
-
-def _with_prefix(prefix: str, drawn: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: value for name, value in drawn.items()}

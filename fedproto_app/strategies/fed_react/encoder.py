@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
@@ -238,9 +238,6 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
             batch=self.section.batch_size,
             negatives=self.section.negatives,
         )
-
-    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
-        return Context()
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ContrastiveBatch, context: Context
