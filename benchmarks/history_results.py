@@ -117,7 +117,7 @@ class Client:
         cohort = self.cohort(learner)
         context = learner.context(Guidance(), cohort)
         learner.conclude(cohort, context)
-        return cohort, learner.contribution(cohort, context, 1).arrays
+        return cohort, learner.contribution(cohort, context).arrays
 
     def cohort(self, learner: AnyLearner) -> Cohort:
         """Return the client as a cohort with coefficients 0."""

@@ -41,7 +41,7 @@ from benchmarks.response_results import (
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.randomness import stream_seed
-from fedproto_app.core.round import Total
+from fedproto_app.core.round import Round, Total
 from fedproto_app.data.windows import ClientWindows, make_windows
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.response.stage import ROW, MomentsLearner, SumsLearner, SumsStrategy
@@ -120,8 +120,8 @@ class Shared:
             total = packed(row, rules.secure_bits, 1, NoiseShare(noise_of_sums, 1, stream))
             sums[ROW] = unpacked(total, Layout.from_sums(row), rules.secure_bits).values[ROW]
         strategy = self._strategy(settings)
-        received: Any = SimpleNamespace(total=Total(sums, count, np.zeros(0, np.int64)))
-        strategy.update(received, SimpleNamespace())  # type: ignore[arg-type]
+        strategy.received.take_total(Total(sums, count))
+        strategy.update(Round())
         return strategy.totals
 
 

@@ -214,7 +214,7 @@ class Start:
             samples = learner.task.gather([client], 1)
             cohort = new_cohort(learner, {}, samples, server_round=1, trains=False)
             context = learner.context(Guidance(totals), cohort)
-            for name, array in learner.contribution(cohort, context, 1).arrays.items():
+            for name, array in learner.contribution(cohort, context).arrays.items():
                 sums[name] = sums.get(name, 0) + array[0].astype(np.float64)
         return {name: total.astype(np.float32) for name, total in sums.items()}
 

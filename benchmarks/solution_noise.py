@@ -63,7 +63,7 @@ class Borrower:
         self.cohort, self.sent = client.fitted_alone(learner)
         self.alone = client.error(learner, self.cohort)
         self._context = learner.context(Guidance(), self.cohort)
-        self._means = Means(*(mean[0] for mean in self._context.own))
+        self._means = Means(*(mean[0] for mean in self._context.means))
         samples, width = self.cohort.samples, learner.model.plain_width
         periods, is_young = samples.batch_counts[0], samples.is_young[0]
         self._families = list(learner._families(self._means, [], periods, is_young))

@@ -26,7 +26,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.section import Count, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.core.stored import AnyArray
@@ -230,7 +230,7 @@ class CreffLearner(SoloLearner):
                 present[row, label] = True
         return GradientContext(gradients, present)
 
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: Context) -> Contribution:
         assert isinstance(context, GradientContext)
         return Contribution({GRADIENTS: context.gradients.cpu().numpy()}, context.present)
 
@@ -269,8 +269,8 @@ class CreffStrategy(FedAvgStrategy):
 
     section: CreffSettings
 
-    def __init__(self, settings: Settings, section: CreffSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         classes, width = len(federation.shape.classes), self.learner.task.representation_dim
         if classes**2 * (width + 1) > MOST_VALUES:
             raise SettingsError(
@@ -278,10 +278,11 @@ class CreffStrategy(FedAvgStrategy):
                 f"each of {classes} classes are more than {MOST_VALUES} values"
             )
         noise = torch_stream(settings.seed, "creff", "features")
-        self._features = torch.randn(classes, section.features_per_class, width, generator=noise)
+        shape = (classes, self.section.features_per_class, width)
+        self._features = torch.randn(shape, generator=noise)
         self._classifier = self._fresh_classifier(0)
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send φ with the model."""
         return Guidance({CLASSIFIER: self._classifier.numpy()})
 
@@ -297,9 +298,9 @@ class CreffStrategy(FedAvgStrategy):
         """Return clients with far longer features, whose gradients would dominate the mean."""
         return largest_rows(replies, GRADIENTS, lambda row: feature_norm(torch.from_numpy(row)))
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         """Match the features to the clients' mean gradients, and train a new φ on them."""
-        means = _means(received.fresh)
+        means = _means(self.received.fresh)
         if not means:
             return
         section, classes = self.section, torch.tensor(sorted(means))
@@ -347,9 +348,9 @@ class CreffStrategy(FedAvgStrategy):
 
 
 def _means(replies: Sequence[ClientReply]) -> dict[int, Tensor]:
-    """Return the plain mean of each class's gradients, summed in the order of client names."""
+    """Return the plain mean of each class's gradients, summed in the order of the replies."""
     by_class: dict[int, list[Tensor]] = {}
-    for reply in sorted(replies, key=lambda reply: reply.key):
+    for reply in replies:
         for label, gradient in reply.by_class(GRADIENTS).items():
             by_class.setdefault(label, []).append(torch.from_numpy(gradient))
     return {

@@ -17,7 +17,7 @@ from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import DECODER
-from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 from fedproto_app.models.model import ENCODER, LinearHeadModel
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.fedavg import FedAvgLearner, FedAvgStrategy
@@ -49,7 +49,7 @@ class CommunityGcn(LinearHeadModel):
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         width = self._layout.values + self._layout.beside_width
         drawn = linear_parameters(width, self.representation_dim, generator)
-        return {ENCODER + name: value for name, value in drawn.items()}
+        return with_prefixes({ENCODER: drawn})
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         """Return the client's row of Â ReLU(Â X W₁ + b₁), [K, B, hidden]."""

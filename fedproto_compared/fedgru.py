@@ -26,18 +26,20 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import Received, Round, SentModel
+from fedproto_app.core.round import Round, SentModel
 from fedproto_app.core.section import Count, CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.core.stored import AnyArray
+from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import DECODER
 from fedproto_app.models.gru import gru_parameters, gru_states
+from fedproto_app.models.linear import with_prefixes
 from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Phase
-from fedproto_app.strategies.common.questions import Answers, Asks
+from fedproto_app.strategies.common.questions import Answers
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -59,13 +61,11 @@ class StackedGru(LinearHeadModel):
         self._layers, self._hidden, self._layout = layers, hidden, layout
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        return {
-            _layer(number) + name: value
+        layers = {
+            _layer(number): gru_parameters(self._hidden, generator, self._hidden if number else 1)
             for number in range(self._layers)
-            for name, value in gru_parameters(
-                self._hidden, generator, self._hidden if number else 1
-            ).items()
         }
+        return with_prefixes(layers)
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs
@@ -152,7 +152,6 @@ def member(parameters: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 # smallest size, and points without such a place go to their nearest centre.
 
 Points = NDArray[np.float64]
-Labels = NDArray[np.int64]
 
 STARTS, MOST_STEPS = 10, 100
 
@@ -169,8 +168,7 @@ def constrained_kmeans(
         raise ValueError(f"{len(points)} points for {clusters} clusters of {smallest}")
     runs = [_run(points, clusters, smallest, rng) for _ in range(STARTS)]
     labels, _ = min(runs, key=lambda run: run[1])
-    firsts = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
-    return np.array([firsts[label] for label in labels.tolist()], np.int64)
+    return by_first_appearance(labels)
 
 
 def _run(
@@ -273,7 +271,7 @@ class FedGruLearner(Answers, SoloLearner):
                 choice[row, int(guidance.options[name])] = 1.0
         return Context()
 
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: Context) -> Contribution:
         """Send each client's cluster model, under the names of a single model."""
         if self._alone:
             return Contribution()
@@ -314,35 +312,33 @@ def subsets(clusters: int) -> list[Tensor]:
     return weights_of_means
 
 
-class FedGruStrategy(Asks, FedAvgStrategy):
+class FedGruStrategy(FedAvgStrategy):
     """FedAvg for each cluster. State: the graph's."""
 
     section: FedGruSettings
 
-    def __init__(self, settings: Settings, section: FedGruSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
-        self._uses_graph = section.clusters > 1 or section.organisations == 0
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self._uses_graph = self.section.clusters > 1 or self.section.organisations == 0
         self._graph = ClientGraph(settings, federation) if self._uses_graph else None
         self.saved = [self._graph] if self._graph is not None else []
         self._cluster_of: dict[ClientKey, int] = {}
 
     def begin(self, round_: Round) -> None:
         if self._graph is not None:
-            self._graph.complete(round_, self.asking(round_))
+            self._graph.complete(round_)
         clients, organisations, clusters = self._groups()
         self._cluster_of = dict(zip(clients, clusters.tolist(), strict=True))
         figures = {"organisations": organisations, "clusters": clusters}
         round_.figures |= {n: float(len(set(labels.tolist()))) for n, labels in figures.items()}
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send the number of each client's cluster if there are several."""
         if self.section.clusters == 1:
             return Guidance()
         return Guidance(options={key.client: float(self._cluster_of[key]) for key in clients})
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         return Guidance()
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:

@@ -30,7 +30,7 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.core.stored import AnyArray
@@ -165,9 +165,7 @@ class FedPclLearner(ContrastLearner[PeriodContext, ForecastingTask]):
             return 0 * representation.sum(dim=(1, 2))
         return prototype_contrast(representation, context.received, self.section.temperature)
 
-    def contribution(
-        self, cohort: Cohort, context: PeriodContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: PeriodContext) -> Contribution:
         return Contribution({PROTOTYPES: context.own.value().cpu().numpy()})
 
 
@@ -208,9 +206,7 @@ class FedPclClassesLearner(
             self.section.temperature,
         )
 
-    def contribution(
-        self, cohort: Cohort, context: ClassesContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: ClassesContext) -> Contribution:
         return sent_prototypes(cohort, self.task)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
@@ -243,16 +239,15 @@ class FedPclStrategy(FedAvgStrategy):
 
     section: FedPclSettings
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        mean = received.mean(PROTOTYPES)
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        mean = self.received.mean(PROTOTYPES)
         if mean is None:
             return Guidance()
         single = self.section.prototypes == "single"
-        return Guidance({GLOBAL_PROTOTYPES: mean[None] if single else received.stacked(PROTOTYPES)})
+        sets = mean[None] if single else self.received.stacked(PROTOTYPES)
+        return Guidance({GLOBAL_PROTOTYPES: sets})
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send the model alone: clients fit their heads by their targets."""
         return Guidance()
 
@@ -274,10 +269,10 @@ class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
 
     section: FedPclSettings
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         if self.section.prototypes == "single":
-            return super().guide(received, clients, round_)
-        replies = sorted(received.fresh, key=lambda reply: reply.key)
+            return super().guide(clients, round_)
+        replies = self.received.fresh
         if not replies:
             return Guidance()
         sets = np.zeros((len(replies), self.sizes.classes, self.sizes.width), np.float32)
@@ -285,11 +280,9 @@ class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
             sets[row, list(reply.classes)] = reply.arrays[CLASS_PROTOTYPES]
         return Guidance({GLOBAL_PROTOTYPES: sets})
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         by_head = self.section.inference == "head"
-        return Guidance() if by_head else self.guide(received, clients, round_)
+        return Guidance() if by_head else self.guide(clients, round_)
 
     def state(self) -> dict[str, AnyArray]:
         """Keep the means, and the round's prototypes if all clients receive them."""

@@ -26,12 +26,12 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.section import Count, NonNegative, Positive, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.class_prototypes import nearest_prototype
-from fedproto_app.models.linear import linear_parameters
+from fedproto_app.models.linear import linear_parameters, with_prefixes
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes, largest_rows
 from fedproto_app.strategies.common.federation import Federation
@@ -160,29 +160,25 @@ class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
 
     section: FedTgpSettings
 
-    def __init__(self, settings: Settings, section: FedTgpSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         width, classes = self.sizes.width, self.sizes.classes
         draws = torch_stream(settings.seed, "fedtgp", "network")
-        self._network = {EMBEDDING: torch.randn(classes, width, generator=draws)}
-        for layer in (HIDDEN, OUTPUT):
-            drawn = linear_parameters(width, width, draws)
-            self._network |= {layer + name: value for name, value in drawn.items()}
+        embedding = torch.randn(classes, width, generator=draws)
+        layers = {layer: linear_parameters(width, width, draws) for layer in (HIDDEN, OUTPUT)}
+        self._network = {EMBEDDING: embedding, **with_prefixes(layers)}
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
-        return self.guide(received, clients, round_)
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        return self.guide(clients, round_)
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
         return largest_rows(replies, PROTOTYPES, lambda row: float(np.linalg.norm(row)))
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         """Train the network on the prototypes of this round."""
-        # In the order of names: the result must not depend on the order of replies.
         pairs = [
             pair
-            for reply in sorted(received.fresh, key=lambda reply: reply.key)
+            for reply in self.received.fresh
             for pair in sorted(reply.by_class(PROTOTYPES).items())
         ]
         if not pairs:

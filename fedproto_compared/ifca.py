@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import SEQUENCE_TASKS, Method, RunSettings
 from fedproto_app.core.randomness import numpy_stream
 from fedproto_app.core.round import Round, of_group, under
@@ -76,9 +76,9 @@ class IfcaLearner(EvolutionaryClusterLearner):
             chosen[row, np.argsort(losses, kind="stable")[:choices].tolist()] = 1
         return ChoiceContext(drawn, chosen)
 
-    def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: HeadContext) -> Contribution:
         assert isinstance(context, ChoiceContext)
-        head_contribution = super().contribution(cohort, context, server_round)
+        head_contribution = super().contribution(cohort, context)
         return Contribution({**head_contribution.arrays, CHOSEN: context.chosen.numpy()})
 
 
@@ -87,19 +87,18 @@ class IfcaStrategy(ClusteredHeadStrategy):
 
     section: FedReactSettings
 
-    def __init__(
-        self, settings: Settings, section: FedReactSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
-        shape = (section.clusters, *self.head_shape)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        shape = (self.section.clusters, *self.head_shape)
         start = numpy_stream(settings.seed, "clusters' heads").standard_normal(shape)
         self._heads: NDArray[np.float32] = (start / np.sqrt(shape[-1])).astype(np.float32)
         self._means = [RunningMean() for _ in range(len(self._heads))]
         self._chosen: dict[ClientKey, NDArray[np.bool_]] = {}
         self._history = ClusterHistory()
 
-    def shown(self) -> Arrays:
-        return {CLUSTERS: self._heads}
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        """Send all clusters' heads."""
+        return Guidance({CLUSTERS: self._heads})
 
     def cluster(self, fitted: Fitted, round_: Round) -> dict[ClientKey, Head]:
         chosen = self._choices(fitted, round_)

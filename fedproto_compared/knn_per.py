@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -204,18 +204,6 @@ SHARES = tuple(number / 10 for number in range(11))  # λ
 UNTUNED = (10, 0.5)  # k and λ of a client without validation samples
 
 
-class Examples(NamedTuple):
-    """Samples of K clients.
-
-    vectors: representations [K, n, D]. targets: labels [K, n] or numbers [K, n, H]. present:
-    [K, n].
-    """
-
-    vectors: Tensor
-    targets: Tensor
-    present: Tensor
-
-
 class KnnPerLearner(FedAvgLearner):
     """FedAvg's training, and a memory per client. Subclasses define the remembered samples."""
 
@@ -224,11 +212,11 @@ class KnnPerLearner(FedAvgLearner):
     personalises = True
 
     @abstractmethod
-    def train_examples(self, cohort: Cohort) -> Examples:
-        """Return the samples that can be remembered."""
+    def train_examples(self, cohort: Cohort) -> LabelledVectors:
+        """Return the samples that can be remembered, with labels [K, n] or numbers [K, n, H]."""
 
     @abstractmethod
-    def validation_examples(self, cohort: Cohort) -> tuple[Examples, Tensor]:
+    def validation_examples(self, cohort: Cohort) -> tuple[LabelledVectors, Tensor]:
         """Return the validation samples, and the shared model's predictions, [K, n, C or H]."""
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
@@ -245,7 +233,7 @@ class KnnPerLearner(FedAvgLearner):
     def _remembered(self, cohort: Cohort) -> Memory:
         """Return each client's train samples, or a subset drawn once for the whole run."""
         examples, size = self.train_examples(cohort), self.section.most_samples
-        clients, device = len(cohort.names), examples.vectors.device
+        clients, device = len(cohort.names), examples.features.device
         present = examples.present.cpu()
         places = torch.zeros(clients, size, dtype=torch.int64)
         counts = torch.zeros(clients, dtype=torch.int64)
@@ -257,18 +245,18 @@ class KnnPerLearner(FedAvgLearner):
             places[row, : len(drawn)] = available[drawn]
         rows, places = torch.arange(clients, device=device)[:, None], places.to(device)
         return Memory(
-            vectors=examples.vectors[rows, places],
-            targets=examples.targets[rows, places],
+            vectors=examples.features[rows, places],
+            targets=examples.labels[rows, places],
             samples=counts.to(device),
             neighbours=torch.full_like(counts, UNTUNED[0]).to(device),
             share=torch.full((clients,), UNTUNED[1], device=device),
         )
 
-    def _chosen(self, memory: Memory, examples: Examples, answers: Tensor) -> Memory:
+    def _chosen(self, memory: Memory, examples: LabelledVectors, answers: Tensor) -> Memory:
         """Return the memory with the k and λ of least validation loss, the smaller in a tie."""
         model = self.model
         distances, places = nearest(
-            examples.vectors, memory.vectors, memory.samples, max(NEIGHBOURS)
+            examples.features, memory.vectors, memory.samples, max(NEIGHBOURS)
         )
         choices, losses = [], []
         for neighbours in NEIGHBOURS:
@@ -290,12 +278,12 @@ class KnnPerLearner(FedAvgLearner):
             share=torch.where(memory.samples > 0, chosen, 0.0),  # an empty memory predicts nothing
         )
 
-    def _loss(self, mixed: Tensor, examples: Examples) -> Tensor:
+    def _loss(self, mixed: Tensor, examples: LabelledVectors) -> Tensor:
         """Return cross-entropy or squared error, summed over each client's samples, [K]."""
         if self.model.classes:
-            picked = mixed.gather(2, examples.targets.unsqueeze(2)).squeeze(2)
+            picked = mixed.gather(2, examples.labels.unsqueeze(2)).squeeze(2)
             return -(picked * examples.present).sum(dim=1)
-        squared = (mixed - examples.targets).square().mean(dim=2)
+        squared = (mixed - examples.labels).square().mean(dim=2)
         return (squared * examples.present).sum(dim=1)
 
 
@@ -305,19 +293,19 @@ class KnnPerVectorsLearner(KnnPerLearner):
     task: ClassificationTask | SequenceTask
 
     @torch.no_grad()
-    def train_examples(self, cohort: Cohort) -> Examples:
+    def train_examples(self, cohort: Cohort) -> LabelledVectors:
         return self._examples(self.task.train_vectors(cohort.parameters, cohort.samples))
 
     @torch.no_grad()
-    def validation_examples(self, cohort: Cohort) -> tuple[Examples, Tensor]:
+    def validation_examples(self, cohort: Cohort) -> tuple[LabelledVectors, Tensor]:
         vectors = self.task.validation_vectors(cohort.parameters, cohort.samples)
         return self._examples(vectors), self.task.predict(cohort.parameters, vectors.features)
 
-    def _examples(self, vectors: LabelledVectors) -> Examples:
+    def _examples(self, vectors: LabelledVectors) -> LabelledVectors:
         labels = vectors.labels
         if not self.model.classes:  # models learn the target on this scale
             labels = (labels / self.task.settings.data.sequences.target_scale).float().unsqueeze(2)
-        return Examples(vectors.features, labels, vectors.present)
+        return LabelledVectors(vectors.features, labels, vectors.present)
 
 
 class KnnPerForecastLearner(KnnPerLearner):
@@ -326,22 +314,22 @@ class KnnPerForecastLearner(KnnPerLearner):
     task: ForecastingTask
 
     @torch.no_grad()
-    def train_examples(self, cohort: Cohort) -> Examples:
+    def train_examples(self, cohort: Cohort) -> LabelledVectors:
         samples = cohort.samples
         is_target = self.task.train_targets(samples)
         span = slice(*extent(is_target))
         vectors = [self.task.encode(cohort.parameters, inputs) for inputs in _chunks(samples, span)]
         present = is_target[:, span].amin(dim=2)
-        return Examples(torch.cat(vectors, dim=1), samples.targets[:, span], present)
+        return LabelledVectors(torch.cat(vectors, dim=1), samples.targets[:, span], present)
 
     @torch.no_grad()
-    def validation_examples(self, cohort: Cohort) -> tuple[Examples, Tensor]:
+    def validation_examples(self, cohort: Cohort) -> tuple[LabelledVectors, Tensor]:
         parameters, samples = cohort.parameters, cohort.samples
         span = slice(*extent(samples.is_validation))
         vectors = [self.task.encode(parameters, inputs) for inputs in _chunks(samples, span)]
         answers = [self.task.forecast(parameters, inputs) for inputs in _chunks(samples, span)]
         present = samples.is_validation[:, span].amin(dim=2)
-        examples = Examples(torch.cat(vectors, dim=1), samples.targets[:, span], present)
+        examples = LabelledVectors(torch.cat(vectors, dim=1), samples.targets[:, span], present)
         return examples, torch.cat(answers, dim=1)
 
 

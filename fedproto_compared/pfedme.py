@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import Round
 from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
@@ -95,9 +95,6 @@ class PFedMeLearner(PersonalModelLearner[Context]):
         for name, value in self.personal_model(cohort.parameters).items():
             value.copy_(cohort.parameters[name])
         cohort.optimizer.renew(torch.ones(len(cohort.names), dtype=torch.bool))
-
-    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
-        return Context()
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: Context

@@ -110,7 +110,7 @@ def _days_read(victims: Victims, series: Sequence[ClientSeries], **more: object)
     assert isinstance(learner, KindredLearner)
     settings = learner.task.settings
     samples = learner.task.gather([make_windows(s, settings.data) for s in series], 1)
-    gram, moment = learner.context(Guidance(), new_cohort(learner, {}, samples, 1)).own
+    gram, moment = learner.context(Guidance(), new_cohort(learner, {}, samples, 1)).means
     model = learner.model
     phases = slice(model.plain_width - DAY, model.plain_width)
     shares = gram[:, phases, phases].diagonal(dim1=1, dim2=2)
@@ -157,7 +157,7 @@ def _noised_sums(victims: Victims, series: Sequence[ClientSeries], **more: objec
     assert plan is not None
     samples = learner.task.gather([make_windows(s, settings.data) for s in series], 1)
     cohort = new_cohort(learner, {}, samples, 1)
-    arrays = learner.contribution(cohort, learner.context(Guidance(), cohort), 1).arrays
+    arrays = learner.contribution(cohort, learner.context(Guidance(), cohort)).arrays
     days = arrays["moment"][:, 0, -DAY:].astype(np.float64)
     totals = np.stack([days[clients].sum(axis=0) for clients in _sums(NODES)])
     bound, counts = learner.sums_bound(cohort)

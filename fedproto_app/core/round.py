@@ -92,8 +92,8 @@ class Round:
 class Received:
     """The arrays that clients sent: this round's, and the latest of each remembered array.
 
-    fresh: this round's accepted replies, in the order of their arrival. total: the newest round's
-    sums, where masks hide each client's values.
+    fresh: this round's accepted replies, in the order of the clients' names. total: the newest
+    round's sums, where masks hide each client's values.
     """
 
     def __init__(self, releases: Sequence[Sends] = (), combine: Combine = mean_of) -> None:
@@ -115,7 +115,7 @@ class Received:
 
     def take(self, replies: Sequence[ClientReply]) -> None:
         """Replace the replies of the previous round."""
-        self.fresh, self._means = replies, {}
+        self.fresh, self._means = sorted(replies, key=lambda reply: reply.key), {}
         for reply in replies:
             latest = {n: reply.arrays[n] for n in self._remembered if n in reply.arrays}
             if latest:
@@ -170,8 +170,7 @@ class Received:
             elif name in self._remembered and self._latest:
                 self._means[name] = self._combine(self.stacked(name))
             elif name not in self._remembered and self._has(name):
-                rows = {reply.key: reply.arrays[name] for reply in self.fresh}
-                self._means[name] = self._combine(np.stack([rows[key] for key in sorted(rows)]))
+                self._means[name] = self._combine(np.stack([r.arrays[name] for r in self.fresh]))
         return self._means.get(name)
 
     def _has(self, name: str) -> bool:
@@ -192,7 +191,7 @@ class Received:
             divisors = np.maximum(counts, 1).reshape(-1, *[1] * (sums.ndim - 1))
             return (sums / divisors).astype(np.float32), counts > 0
         rows: dict[int, list[NDArray[np.float32]]] = {}
-        for reply in sorted(self.fresh if self._has(name) else [], key=lambda reply: reply.key):
+        for reply in self.fresh if self._has(name) else ():
             for label, row in reply.by_class(name).items():
                 rows.setdefault(label, []).append(row)
         if not rows:

@@ -3,7 +3,7 @@
 Source: P = the preprint of FUELS with appendix (P, appendix D.2; P, Table 4). The noise there has
 "μ and λ, mean and standard deviation" 0 and 1. We read λ as the distribution's usual scale, which
 for the Laplace distribution makes the standard deviation √2·λ. Such noise alone bounds no privacy
-loss: a prototype's sensitivity is not limited. Noise that does is `gaussian_mechanism`'s.
+loss, because a prototype's sensitivity is not limited.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedproto_app.models.convolution import each_client
-from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 
 TAPS = 3  # of every kernel
 SLOPE = 0.01  # of the leaky ReLU below 0
@@ -62,9 +62,7 @@ def causal_cnn_parameters(
             parts[f"{BLOCK}{block}{RESIDUAL}"] = linear_parameters(inputs, outputs, generator)
         inputs = outputs
     parts[LINEAR] = linear_parameters(inputs, size.output_dim, generator)
-    return {
-        part + name: value for part, tensors in parts.items() for name, value in tensors.items()
-    }
+    return with_prefixes(parts)
 
 
 def causal_cnn(

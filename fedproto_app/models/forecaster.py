@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
-from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 
 DECODER, PROJECTOR = "decoder.", "projector."
@@ -46,7 +46,7 @@ class Forecaster(LinearHeadModel):
         }
         if self._has_outlet:
             parts[_OUTLET] = linear_parameters(2 * self._hidden, self.representation_dim, generator)
-        return {part + name: v for part, tensors in parts.items() for name, v in tensors.items()}
+        return with_prefixes(parts)
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (samples,) = inputs
@@ -67,8 +67,9 @@ def projector_parameters(
     """Return one client's first projector d_r → d_p, without the client axis, {} if d_p = 0."""
     if not prototype_dim:
         return {}
-    drawn = linear_parameters(representation_dim, prototype_dim, generator)
-    return {PROJECTOR + name: value for name, value in drawn.items()}
+    return with_prefixes(
+        {PROJECTOR: linear_parameters(representation_dim, prototype_dim, generator)}
+    )
 
 
 def project(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:

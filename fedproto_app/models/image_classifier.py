@@ -15,7 +15,7 @@ from fedproto_app.models.convolution import (
     max_pool2d,
     norm_parameters,
 )
-from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 from fedproto_app.models.model import ENCODER, LinearHeadModel
 
 # A small CNN for small images, batched over clients.
@@ -40,9 +40,7 @@ def small_cnn_parameters(
         parts[f"{BLOCK}{block}.norm."] = norm_parameters(outputs)
         inputs, height, breadth = outputs, -(-height // 2), -(-breadth // 2)
     parts[LINEAR] = linear_parameters(inputs * height * breadth, representation_dim, generator)
-    return {
-        part + name: value for part, tensors in parts.items() for name, value in tensors.items()
-    }
+    return with_prefixes(parts)
 
 
 def small_cnn(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
@@ -154,10 +152,9 @@ class SmallCnnClassifier(LinearHeadModel):
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         channels, height, breadth = self._shape
-        drawn = small_cnn_parameters(
-            (channels, height, breadth), self._width, self.representation_dim, generator
-        )
-        return {ENCODER + name: value for name, value in drawn.items()}
+        shape = (channels, height, breadth)
+        drawn = small_cnn_parameters(shape, self._width, self.representation_dim, generator)
+        return with_prefixes({ENCODER: drawn})
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (images,) = inputs
@@ -174,8 +171,7 @@ class ResNetClassifier(LinearHeadModel):
         self._shape = shape
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        drawn = resnet_parameters(self._shape[0], generator)
-        return {ENCODER + name: value for name, value in drawn.items()}
+        return with_prefixes({ENCODER: resnet_parameters(self._shape[0], generator)})
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (images,) = inputs

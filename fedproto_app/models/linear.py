@@ -17,6 +17,13 @@ def linear_parameters(inputs: int, outputs: int, generator: torch.Generator) -> 
     }
 
 
+def with_prefixes(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the tensors of all parts, each name behind its part's prefix."""
+    return {
+        part + name: value for part, tensors in parts.items() for name, value in tensors.items()
+    }
+
+
 def linear(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
     """[K, B, inputs] → [K, B, outputs] with ``<prefix>weight`` [K, inputs, outputs]."""
     bias = parameters[prefix + "bias"].unsqueeze(1)

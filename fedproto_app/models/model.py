@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 
 ENCODER, HEAD = "encoder.", "head."
 
@@ -71,8 +71,9 @@ class LinearHeadModel(Model):
         self._outputs, self._head, self._inputs = outputs, head, representation_dim + beside
 
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        drawn = linear_parameters(self._inputs, self._outputs, generator)
-        return {self._head + name: value for name, value in drawn.items()}
+        return with_prefixes(
+            {self._head: linear_parameters(self._inputs, self._outputs, generator)}
+        )
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         return linear(parameters, self._head, representation)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn, causal_cnn_parameters
 from fedproto_app.models.gru import NAMES, recurrent_parameters
-from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 from fedproto_app.models.model import ENCODER, LinearHeadModel
 
 # A one-layer LSTM over padded sequences of any length, batched over clients.
@@ -26,10 +26,7 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 # hidden, were a Python loop of batched products over the steps (by 1/6 for one client, more for
 # ten) and packed sequences (on real digits, by 1/3).
 
-
-def lstm_parameters(inputs: int, hidden: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return one client's parameters."""
-    return recurrent_parameters(4, inputs, hidden, generator)
+GATES = 4
 
 
 def lstm_last_hidden(
@@ -87,12 +84,8 @@ class LstmModel(LinearHeadModel):
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         embedding = linear_parameters(self._dimensions, self._embedding_dim, generator)
-        lstm = lstm_parameters(self._embedding_dim, self.representation_dim, generator)
-        return {
-            part + name: value
-            for part, drawn in ((_EMBEDDING, embedding), (_LSTM, lstm))
-            for name, value in drawn.items()
-        }
+        lstm = recurrent_parameters(GATES, self._embedding_dim, self.representation_dim, generator)
+        return with_prefixes({_EMBEDDING: embedding, _LSTM: lstm})
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         sequences, lengths = inputs
@@ -111,7 +104,7 @@ class CausalCnnModel(LinearHeadModel):
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         drawn = causal_cnn_parameters(self._dimensions, self._size, generator)
-        return {ENCODER + name: value for name, value in drawn.items()}
+        return with_prefixes({ENCODER: drawn})
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         sequences, lengths = inputs

@@ -144,7 +144,7 @@ class Node:
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
         finite = _finite_rows(values) if values else []
         diverged = [row for row, is_finite in enumerate(finite) if not is_finite]
-        outgoing = self.learner.contribution(cohort, context, order.server_round)
+        outgoing = self.learner.contribution(cohort, context)
         require_declared(outgoing, self._sent_after_training, self.learner)
         return replace(
             outgoing,

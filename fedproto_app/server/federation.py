@@ -25,7 +25,7 @@ from fedproto_app.server.pipeline import Pipeline
 from fedproto_app.server.questions import asking
 from fedproto_app.server.round_log import History
 from fedproto_app.settings import PrivacyPlan, Settings
-from fedproto_app.strategies.common.questions import Ask
+from fedproto_app.strategies.common.federation import Ask
 from fedproto_app.trust.averaging import Averaging
 
 

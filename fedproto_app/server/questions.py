@@ -11,9 +11,8 @@ from fedproto_app.core.round import ClientReply
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.wire import QUESTION
 from fedproto_app.server.pipeline import Pipeline
-from fedproto_app.strategies.common.federation import Guide
+from fedproto_app.strategies.common.federation import Ask, Guide
 from fedproto_app.strategies.common.flower_strategy import client_replies
-from fedproto_app.strategies.common.questions import Ask
 
 
 def asking(pipeline: Pipeline, grid: Grid, server_round: int) -> Ask:

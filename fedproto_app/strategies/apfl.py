@@ -12,7 +12,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Section, ShareOrEither, setting
 from fedproto_app.strategies.common.learner import Cohort, Context, Phase
@@ -44,9 +43,6 @@ class ApflLearner(PersonalModelLearner[Context]):
         if self.section.adaptive:
             trained = (*trained, MIX)
         return [Phase("local", trained, self.training.local_epochs)]
-
-    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
-        return Context()
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: Context

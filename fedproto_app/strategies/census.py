@@ -196,9 +196,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         adjusted = logits + context.log_frequencies[: len(logits)].unsqueeze(1)
         return {"prediction": self.task.loss(adjusted, batch)}
 
-    def contribution(
-        self, cohort: Cohort, context: CensusContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: CensusContext) -> Contribution:
         if not context.sends_sums:
             return Contribution()
         return Contribution(sent_sums(self._sums(cohort), masked=self.training.masked))
@@ -294,28 +292,26 @@ class CensusStrategy(FedAvgStrategy):
     section: CensusSettings
     judges_trained = False
 
-    def __init__(self, settings: Settings, section: CensusSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._sums = SumsOfLearnedFeatures(settings, federation, self.received)
         self.saved = [self._sums]
         self._sent_out: Arrays = {}
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Ask for sums if the round is evaluated."""
         return Guidance(options={SENDS_SUMS: float(round_.evaluated)})
 
     def begin(self, round_: Round) -> None:
         self._sent_out = self.model
 
-    def update(self, received: Received, round_: Round) -> None:
-        self._sums.take_in(received, round_)
+    def update(self, round_: Round) -> None:
+        self._sums.take_in(round_)
 
     def conclude(self, round_: Round) -> None:
         self.model = self._sent_out
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         return Guidance(self._sums.totals())
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:

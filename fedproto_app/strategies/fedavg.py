@@ -23,7 +23,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Reply
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import Received, Round, SentModel
+from fedproto_app.core.round import Round, SentModel
 from fedproto_app.core.section import CountOrZero, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.maths.steps import length, mean_fault
@@ -81,8 +81,8 @@ class FedAvgStrategy(BaseStrategy):
 
     judges_trained = True
 
-    def __init__(self, settings: Settings, section: Section, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         parameters = self.learner.initial_parameters()
         self._initial: Arrays = {
             name: value.numpy()
@@ -109,10 +109,8 @@ class FedAvgStrategy(BaseStrategy):
             return False
         return local and self.learner.task.evaluates_local and round_.evaluated
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
-        return self.guide(received, clients, round_)
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        return self.guide(clients, round_)
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
         in_order = sorted(models, key=lambda sent_model: sent_model.key)

@@ -18,7 +18,7 @@ from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric
-from fedproto_app.core.round import Received, Round
+from fedproto_app.core.round import Round
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
@@ -89,9 +89,7 @@ class FedProtoLearner(Learner[PrototypeContext, ForecastingTask]):
             terms["prototype"] = self.section.prototype_weight * distance
         return terms
 
-    def contribution(
-        self, cohort: Cohort, context: PrototypeContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: PrototypeContext) -> Contribution:
         return Contribution({PROTOTYPES: context.local_prototypes.value().cpu().numpy()})
 
 
@@ -130,9 +128,7 @@ class FedProtoClassesLearner(
             terms["prototypes"] = self.section.prototype_weight * distance
         return terms
 
-    def contribution(
-        self, cohort: Cohort, context: ClassPrototypesContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: ClassPrototypesContext) -> Contribution:
         return sent_prototypes(cohort, self.task)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
@@ -154,8 +150,8 @@ class FedProtoClassesLearner(
 class FedProtoStrategy(PersonalStrategy):
     """For series: every client receives the mean of all clients' latest prototypes, [B, d_r]."""
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        mean = received.mean(PROTOTYPES)
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        mean = self.received.mean(PROTOTYPES)
         return Guidance() if mean is None else Guidance({PROTOTYPE: mean})
 
 
@@ -167,10 +163,8 @@ class FedProtoClassesStrategy(ClassPrototypes, PersonalStrategy):
 
     final_after_training = False
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
-        return self.guide(received, clients, round_)
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        return self.guide(clients, round_)
 
 
 def pull(

@@ -159,9 +159,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             self._remember_current(cohort)
         return {}
 
-    def contribution(
-        self, cohort: Cohort, context: RelationContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: RelationContext) -> Contribution:
         memory: PrototypeMemory = cohort.memory
         return Contribution({PROTOTYPES: memory.new.cpu().numpy()}, memory.new_known)
 
@@ -269,8 +267,8 @@ class GlobalLocalPrototypeStrategy(ClassPrototypes, FedAvgStrategy):
 
     section: GldpSettings
 
-    def __init__(self, settings: Settings, section: Section, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self.memory = self.section.memory
 
 

@@ -61,9 +61,6 @@ class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
         parameters[COEFFICIENTS].copy_(self.task.layout.regressor_copies(weights)[0])
         return parameters
 
-    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
-        return Context()
-
     def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.strategies.common.learner import Cohort, Context, Learner
+from fedproto_app.strategies.common.learner import Context, Learner
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.task import AnyTask
 
@@ -21,9 +20,6 @@ class SoloLearner(Learner[Context, AnyTask]):
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:
         return ()
-
-    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
-        return Context()
 
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Any, context: Context

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedproto_app.maths.window_layout import WEEK, WindowLayout
 from fedproto_app.models.forecaster import DECODER, Forecaster
 from fedproto_app.models.gru import gru_last_hidden, gru_parameters
-from fedproto_app.models.linear import linear, linear_parameters
+from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 from fedproto_app.models.model import ENCODER, Model
 
 _DECODING = DECODER + "gru."
@@ -49,15 +49,7 @@ class GraphForecaster(Model):
         values, times = self.layout.split(samples)
         return torch.cat([values, phases.unsqueeze(2), graph, times], dim=2)
 
-    def phase_of(self, samples: Tensor) -> Tensor:
-        """Return the phase [K, B] of the first target of guided samples."""
-        return self._guidance(samples)[0].squeeze(-1)
-
-    def graph_of(self, samples: Tensor) -> Tensor:
-        """Return g [K, B, d_g] of guided samples."""
-        return self._guidance(samples)[1]
-
-    def _guidance(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+    def guidance(self, samples: Tensor) -> tuple[Tensor, Tensor]:
         """Return the phase [K, B, 1] and g [K, B, d_g] of guided samples."""
         front, _ = self.layout.split(samples)
         _, phase, graph = torch.split(front, [self.layout.values, 1, self.graph_width], dim=-1)
@@ -87,16 +79,12 @@ class Seq2SeqForecaster(GraphForecaster):
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         drawn = gru_parameters(self.encoding_width, generator, self._inputs)
-        return {ENCODER + name: value for name, value in drawn.items()}
+        return with_prefixes({ENCODER: drawn})
 
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         width = self.encoding_width + self.graph_width
         decoding = gru_parameters(width, generator, self._inputs)
-        last = linear_parameters(width, 1, generator)
-        return {
-            **{_DECODING + name: value for name, value in decoding.items()},
-            **{DECODER + name: value for name, value in last.items()},
-        }
+        return with_prefixes({_DECODING: decoding, DECODER: linear_parameters(width, 1, generator)})
 
     def encoding(self, parameters: Mapping[str, Tensor], samples: Tensor) -> Tensor:
         times = self._times(samples).unsqueeze(2)  # (K, B, 1, 1 or 2)
@@ -108,7 +96,8 @@ class Seq2SeqForecaster(GraphForecaster):
         (samples,) = inputs
         newest = self.layout.blocks(samples).close[..., -1:]
         encoding = self.encoding(parameters, samples)
-        return torch.cat([encoding, self.graph_of(samples), newest, self._times(samples)], dim=2)
+        _, graph = self.guidance(samples)
+        return torch.cat([encoding, graph, newest, self._times(samples)], dim=2)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         state, inputs = torch.split(
@@ -124,7 +113,7 @@ class Seq2SeqForecaster(GraphForecaster):
 
     def _times(self, samples: Tensor) -> Tensor:
         """Return the first target's phase, and its day where models see it, [K, B, 1 or 2]."""
-        phase, _ = self._guidance(samples)
+        phase, _ = self.guidance(samples)
         days = self.layout.blocks(samples).times[..., 1:]
         return torch.cat([phase, days], dim=2)
 
@@ -155,7 +144,7 @@ class GuidedForecaster(GraphForecaster):
 
     def head_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         drawn = linear_parameters(self.representation_dim, self.layout.horizon, generator)
-        return {DECODER + name: value for name, value in drawn.items()}
+        return with_prefixes({DECODER: drawn})
 
     def encoding(self, parameters: Mapping[str, Tensor], samples: Tensor) -> Tensor:
         return self._forecaster.encode(parameters, samples)
@@ -164,7 +153,8 @@ class GuidedForecaster(GraphForecaster):
         (samples,) = inputs
         encoding = self.encoding(parameters, samples)
         beside = self.layout.blocks(samples).beside()
-        return torch.cat([encoding, self.graph_of(samples), beside], dim=2)
+        _, graph = self.guidance(samples)
+        return torch.cat([encoding, graph, beside], dim=2)
 
     def predict(self, parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
         return linear(parameters, DECODER, representation)
@@ -191,7 +181,7 @@ class Graph(NamedTuple):
     weight: Tensor
 
     @staticmethod
-    def of(adjacency: Tensor) -> Graph:
+    def from_adjacency(adjacency: Tensor) -> Graph:
         """Return the graph of weights [N, N], row to column, without zeros and the diagonal."""
         weights = adjacency.float().clone().fill_diagonal_(0)
         source, target = weights.nonzero(as_tuple=True)
@@ -208,7 +198,7 @@ class GraphNetwork:
     def initial_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         """``<block>.<network>.<layer>.weight`` [inputs, outputs] and bias, ``answer.`` last."""
         vertices, edges, graph_width = self._width, 1, self._width
-        drawn: dict[str, Tensor] = {}
+        parts: dict[str, dict[str, Tensor]] = {}
         for block in range(BLOCKS):
             inputs = {
                 _EDGES: 2 * vertices + edges + graph_width,
@@ -219,15 +209,14 @@ class GraphNetwork:
                 sizes = (width, *[HIDDEN] * (_LAYERS - 1), UPDATED)
                 for layer, (layer_inputs, layer_outputs) in enumerate(pairwise(sizes)):
                     prefix = f"{block}.{network}{layer}."
-                    drawn |= _with_prefix(
-                        prefix, linear_parameters(layer_inputs, layer_outputs, generator)
-                    )
+                    parts[prefix] = linear_parameters(layer_inputs, layer_outputs, generator)
             vertices, edges, graph_width = (
                 vertices + UPDATED,
                 edges + UPDATED,
                 graph_width + UPDATED,
             )
-        return drawn | _with_prefix(_ANSWER, linear_parameters(vertices, self._answers, generator))
+        parts[_ANSWER] = linear_parameters(vertices, self._answers, generator)
+        return with_prefixes(parts)
 
     def answers(
         self, parameters: Mapping[str, Tensor], vertices: Tensor, present: Tensor, graph: Graph
@@ -288,7 +277,3 @@ def _network(
 
 def _linear(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
     return inputs @ parameters[prefix + "weight"] + parameters[prefix + "bias"]
-
-
-def _with_prefix(prefix: str, drawn: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {prefix + name: value for name, value in drawn.items()}

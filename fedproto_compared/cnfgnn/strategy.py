@@ -22,13 +22,12 @@ from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Guidance, Refusal, SampleTimes
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.round import Received, Round
+from fedproto_app.core.round import Round, of_group, under
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.questions import Ask, Asks
+from fedproto_app.strategies.common.federation import Ask, Federation
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.trust.outliers import usual
 from fedproto_compared.cnfgnn import CnfgnnSettings
@@ -42,12 +41,13 @@ from fedproto_compared.cnfgnn.learner import (
 )
 from fedproto_compared.cnfgnn.models import Graph, GraphForecaster, GraphNetwork
 from fedproto_compared.common.client_graph import ClientGraph
+from fedproto_compared.common.server_training import arrays_of, restore_arrays
 
 # How the server learns: a graph network on the clients' encodings of the same time. The clients
 # compute the loss, so a step has two halves: `proposed` returns the network's output at some time
 # steps, `learn` applies its gradient.
 
-_NETWORK, _OUTPUTS = "network-", "given-"  # prefixes of the state's names
+_NETWORK, _OUTPUTS = "network", "outputs"  # groups of the state's arrays
 
 
 @dataclass(frozen=True)
@@ -177,21 +177,12 @@ class GraphLearning:
         self._adam.step(self._values, dict(zip(proposal.leaves, slopes, strict=True)))
 
     def state(self) -> dict[str, AnyArray]:
-        """Return the arrays for a checkpoint, whose names share a prefix."""
-        kinds = {"value": self._values, **self._adam.state}
-        return {
-            f"{_NETWORK}{kind}/{name}": value.numpy()
-            for kind, tensors in kinds.items()
-            for name, value in tensors.items()
-        }
+        """Return the arrays for a checkpoint, in a group of their own."""
+        return under(_NETWORK, arrays_of(self._values, self._adam))
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         """Restore what `state` returned. Other arrays are ignored."""
-        kinds = {"value": self._values, **self._adam.state}
-        for key, array in state.items():
-            if key.startswith(_NETWORK):
-                kind, name = key.removeprefix(_NETWORK).split("/")
-                kinds[kind][name].copy_(torch.from_numpy(array))
+        restore_arrays(of_group(state, _NETWORK), self._values, self._adam)
 
 
 LARGEST_ENCODING = 1 + 1e-6  # a GRU's state lies between -1 and 1, save for rounding
@@ -204,30 +195,30 @@ MOST_VALUES = 2**29  # of all clients' encodings: 2 GiB
 Times = dict[ClientKey, SampleTimes]
 
 
-class CnfgnnStrategy(Asks, FedAvgStrategy):
+class CnfgnnStrategy(FedAvgStrategy):
     """State: the graph network, its Adam, the graph, and g of the samples trained on."""
 
     section: CnfgnnSettings
     judges_trained = False
 
-    def __init__(self, settings: Settings, section: CnfgnnSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         model = self.learner.task.model
         assert isinstance(model, GraphForecaster)
         self._width = model.encoding_width
         self._graph = ClientGraph(settings, federation)
-        self._learning = GraphLearning(self._width, model.graph_width, section, settings.seed)
+        self._learning = GraphLearning(self._width, model.graph_width, self.section, settings.seed)
         self.saved = [self._learning, self._graph]
         self._trained = self._evaluated = GraphOutputs.empty()
         self._strangers: set[ClientKey] = set()  # clients refused for their times
 
     def begin(self, round_: Round) -> None:
         if self.section.server_epochs:
-            self._graph.complete(round_, self.asking(round_))
+            self._graph.complete(round_)
 
     def conclude(self, round_: Round) -> None:
         if self.section.server_epochs:
-            self._server_round(round_, self.asking(round_))
+            self._server_round(round_, self.federation.asking(round_.number))
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Return the clients on the most common clock and of about the same time.
@@ -262,13 +253,11 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
         encoded = set(self._evaluated.keys)
         return [key for key in able if key in encoded]
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send g of the samples that are trained on, with the model."""
         return _graph_of(clients, self._trained)
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send g of the evaluated samples, with the model."""
         return _graph_of(clients, self._evaluated)
 
@@ -323,7 +312,7 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
             return None
         encodings = {key: encodings[key] for key in sorted(encodings)}
         adjacency = torch.from_numpy(self._graph.adjacency(list(encodings)))
-        return Encoded.stacked(encodings, times, first, Graph.of(adjacency))
+        return Encoded.stacked(encodings, times, first, Graph.from_adjacency(adjacency))
 
     def _gradient(self, encoded: Encoded, proposal: Proposal, ask: Ask) -> tuple[Tensor, int]:
         """Return ∂L/∂g [T, N, d_g] of the clients' mean loss, and how many were shortened.
@@ -357,13 +346,13 @@ class CnfgnnStrategy(Asks, FedAvgStrategy):
             "first": np.array(self._trained.first),
             "values": self._trained.values,
         }
-        return super().state() | {_OUTPUTS + name: array for name, array in outputs.items()}
+        return super().state() | under(_OUTPUTS, outputs)
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         if not state:
             return
         super().restore(state)
-        outputs = {n.removeprefix(_OUTPUTS): a for n, a in state.items() if n.startswith(_OUTPUTS)}
+        outputs = of_group(state, _OUTPUTS)
         self._trained = GraphOutputs(keys_of(outputs), int(outputs["first"]), outputs["values"])
 
 

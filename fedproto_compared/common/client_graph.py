@@ -1,7 +1,7 @@
 """A graph over the clients of a federation, for strategies (docs: compared.md).
 
     graph = ClientGraph(settings, federation)      # reads the file, if any
-    graph.complete(round_, self.asking(round_))    # in `begin`: asks clients for their profiles
+    graph.complete(round_)                         # in `begin`: asks clients for their profiles
     weights = graph.adjacency(keys)                # [N, N] of these clients, in this order
 
 The learner answers the question for a profile with `profile`.
@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance, Refusal
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Received, Round, of_group, under
 from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Contribution
-from fedproto_app.strategies.common.questions import Ask
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_compared.common.adjacency import Adjacency
 from fedproto_compared.common.vertices import Vertices, reported_days
@@ -35,7 +34,7 @@ def profile(cohort: Cohort, task: ForecastingTask) -> Contribution:
     return Contribution({PROFILE: reported_days(cohort.samples, task.settings).numpy()})
 
 
-_STATE = "graph-"
+_STATE = "graph"
 LARGEST_PROFILE = 100.0  # of standardised values, far beyond any mean of them
 
 
@@ -61,7 +60,7 @@ class ClientGraph:
         """Whether clients send profiles for the graph."""
         return self._settings.graph.source == "profiles"
 
-    def complete(self, round_: Round, ask: Ask) -> None:
+    def complete(self, round_: Round) -> None:
         """Ask the connected clients for the profiles that they have not sent yet.
 
         A profile that cannot be true is refused and replaced by zeros, which have no edges.
@@ -72,6 +71,7 @@ class ClientGraph:
         missing = [key for key in clients if self._profiles.latest(key) is None]
         expected = Expected(per_client={PROFILE: (self._settings.data.period,)})
         question = Guidance(options={PROFILE: 1.0})
+        ask = self._federation.asking(round_.number)
         for reply in ask(missing, lambda keys: question, expected, once_per_run=True):
             profile = reply.arrays[PROFILE]
             if (largest := float(np.abs(profile).max())) > LARGEST_PROFILE:
@@ -128,10 +128,9 @@ class ClientGraph:
         return profiles
 
     def state(self) -> dict[str, AnyArray]:
-        """Return the arrays for a checkpoint, with a prefix that keeps them apart from others."""
-        return {_STATE + name: array for name, array in self._profiles.state().items()}
+        """Return the arrays for a checkpoint, in a group that keeps them apart from others."""
+        return under(_STATE, self._profiles.state())
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Restore the arrays of `state`. Arrays without the prefix are ignored."""
-        profiles = {n.removeprefix(_STATE): a for n, a in state.items() if n.startswith(_STATE)}
-        self._profiles.restore(profiles)
+        """Restore the arrays of `state`. Arrays outside its group are ignored."""
+        self._profiles.restore(of_group(state, _STATE))

@@ -20,7 +20,7 @@ from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.randomness import torch_stream
-from fedproto_app.core.round import ClientReply, Round, SentModel
+from fedproto_app.core.round import ClientReply, Round, SentModel, of_group, under
 from fedproto_app.core.sends import Expected
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.windows import (
@@ -30,9 +30,9 @@ from fedproto_app.data.windows import (
     shortest_length,
 )
 from fedproto_app.maths.clustering import Labels, by_first_appearance
+from fedproto_app.maths.steps import length
 from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.questions import Asks
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.forecasting.task import Batch, ForecastingTask
 from fedproto_app.trust.outliers import largest
@@ -307,19 +307,19 @@ def _batch(inputs: Tensor, targets: Tensor) -> Batch:
     return Batch(inputs[None], None, targets[None], present[None], torch.zeros(1))
 
 
-_QUASI, _CLUSTER = "quasi-global.", "cluster-"  # prefixes of the state's names
+_QUASI = "quasi-global"  # a group of the state's arrays
 
 Models = dict[ClientKey, Arrays]
 
 
-class FedDaStrategy(Asks, FedAvgStrategy):
+class FedDaStrategy(FedAvgStrategy):
     """State: the clusters, the quasi-global model, and each cluster's last model."""
 
     section: FedDaSettings
 
-    def __init__(self, settings: Settings, section: FedDaSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
-        self._clusters = TrafficClusters(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self._clusters = TrafficClusters(settings, self.section, federation)
         self._quasi: Arrays = {}
         self._of_cluster: dict[int, Arrays] = {}
 
@@ -335,16 +335,16 @@ class FedDaStrategy(Asks, FedAvgStrategy):
     def state(self) -> dict[str, AnyArray]:
         if not self._quasi:
             return {}
-        arrays = {_QUASI + name: value for name, value in self._quasi.items()}
+        arrays = under(_QUASI, self._quasi)
         for label, model in self._of_cluster.items():
-            arrays |= {f"{_CLUSTER}{label}.{name}": value for name, value in model.items()}
+            arrays |= under(_cluster(label), model)
         return {**self._clusters.state(), **arrays}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
         self._clusters.restore(state)
-        self._quasi = _with_prefix(state, _QUASI)
-        prefixes = {label: f"{_CLUSTER}{label}." for label in self._clusters.label_of.values()}
-        models = {label: _with_prefix(state, prefix) for label, prefix in prefixes.items()}
+        self._quasi = of_group(state, _QUASI)
+        labels = set(self._clusters.label_of.values())
+        models = {label: of_group(state, _cluster(label)) for label in labels}
         self._of_cluster = {label: model for label, model in models.items() if model}
 
     def findings(self) -> dict[str, dict[str, AnyArray]]:
@@ -360,7 +360,7 @@ class FedDaStrategy(Asks, FedAvgStrategy):
         clusters = self._clusters
         missing, question = clusters.askable(round_), {WEEKS: float(clusters.weeks)}
         shape = (clusters.weeks, self.settings.data.period)
-        ask = self.asking(round_)
+        ask = self.federation.asking(round_.number)
         replies = ask(
             missing,
             lambda keys: Guidance(options=question),
@@ -391,7 +391,7 @@ class FedDaStrategy(Asks, FedAvgStrategy):
         Attention would move to such models alone.
         """
         arrays = {sent_model.key: sent_model.arrays for sent_model in models}
-        distances = {key: _distance(model, self.model) for key, model in arrays.items()}
+        distances = {key: length(model, self.model) for key, model in arrays.items()}
         reason = "its model is not used: its distance from the one sent is"
         beyond = largest(distances, reason)
         round_.refused |= beyond
@@ -424,18 +424,9 @@ class FedDaStrategy(Asks, FedAvgStrategy):
         return {name: value.numpy() for name, value in stepped.items()}
 
 
+def _cluster(label: int) -> str:
+    return f"cluster-{label}"
+
+
 def _tensors(model: Arrays) -> dict[str, Tensor]:
     return {name: torch.from_numpy(value) for name, value in model.items()}
-
-
-def _with_prefix(state: Mapping[str, AnyArray], prefix: str) -> Arrays:
-    return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
-
-
-def _distance(model: Arrays, reference: Arrays) -> float:
-    """Return the Euclidean distance of two models over all tensors."""
-    squares = [
-        float(np.square(value.astype(np.float64) - reference[name]).sum())
-        for name, value in model.items()
-    ]
-    return float(np.sqrt(sum(squares)))

@@ -26,6 +26,7 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.images.task import ClassificationTask, normalised
 from fedproto_app.trust.outliers import largest, root_mean_square
+from fedproto_compared.common.server_training import arrays_of, restore_arrays
 from fedproto_compared.fedic import FedicSettings
 from fedproto_compared.fedic.auxiliary import ServerImages, server_images
 
@@ -150,19 +151,10 @@ class EnsembleDistillation:
         }
 
     def state(self) -> dict[str, AnyArray]:
-        """``<kind>.<parameter>``: the calibration's "value", its Adam's moments and steps."""
-        kinds = {"value": self._net, **self._adam.state}
-        return {
-            f"{kind}.{name}": value.numpy()
-            for kind, tensors in kinds.items()
-            for name, value in tensors.items()
-        }
+        return arrays_of(self._net, self._adam)
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        kinds = {"value": self._net, **self._adam.state}
-        for key, array in state.items():
-            kind, name = key.split(".")
-            kinds[kind][name].copy_(torch.from_numpy(array))
+        restore_arrays(state, self._net, self._adam)
 
     def _fine_tuned(self, mean: Parameters, generator: torch.Generator) -> Parameters:
         """Return the averaged model after steps on the labelled images."""
@@ -280,10 +272,10 @@ class FedicStrategy(FedAvgStrategy):
 
     section: FedicSettings
 
-    def __init__(self, settings: Settings, section: FedicSettings, federation: Federation) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         images = server_images(settings, federation)
-        self._learning = EnsembleDistillation(self.learner.task, section, images)
+        self._learning = EnsembleDistillation(self.learner.task, self.section, images)
         self.saved = [self._learning]
         self._models: Parameters = {}  # of the round's accepted clients
         self._judgement: Judgement | None = None

@@ -45,17 +45,18 @@ def asking(days: np.ndarray[Any, Any], asked: list[str]) -> Any:
     return ask
 
 
-def graph_of_profiles() -> tuple[ClientGraph, list[ClientKey]]:
+def graph_of_profiles(ask: Any = nobody_is_asked) -> tuple[ClientGraph, list[ClientKey]]:
     federation = one_node(settings_from({"data.period": PERIOD, "graph.neighbours": 3}))
+    federation.asking = lambda server_round: ask  # type: ignore[method-assign]
     return ClientGraph(federation.settings, federation), federation.members.clients()
 
 
 def test_every_client_is_asked_for_its_profile_once() -> None:
-    graph, keys = graph_of_profiles()
-    assert not graph.adjacency(keys).any()
     asked: list[str] = []
+    graph, keys = graph_of_profiles(asking(DAYS, asked))
+    assert not graph.adjacency(keys).any()
     for number in (1, 2):
-        graph.complete(Round(number), asking(DAYS, asked))
+        graph.complete(Round(number))
         assert asked == [*NAMES, "late"]
     np.testing.assert_array_equal(graph.places(keys), DAYS)
     expected = weights_of_profiles(DAYS.astype(np.float64), 3)
@@ -77,13 +78,13 @@ def test_a_profile_is_the_mean_day_with_noise_of_the_set_size() -> None:
 
 
 def test_a_profile_that_cannot_be_true_is_refused_once() -> None:
-    graph, keys = graph_of_profiles()
     lies = DAYS.copy()
     lies[1] = 500
+    graph, keys = graph_of_profiles(asking(lies, []))
     refused = {}
     for number in (1, 2):
         round_ = Round(number)
-        graph.complete(round_, asking(lies, []))
+        graph.complete(round_)
         refused[number] = round_.refused
     assert refused == {1: {keys[1]: "its profile holds ±500, more than 100"}, 2: {}}
     assert not graph.adjacency(keys)[1].any()
@@ -110,7 +111,7 @@ def test_places_and_files_ask_nobody(tmp_path: Path) -> None:
     assert graph.places(keys).shape == (4, 0)
     stranger = keys[0]._replace(client="stranger")
     assert graph.adjacency([keys[0], stranger]).tolist() == [[0, 0], [0, 0]]
-    graph.complete(Round(), nobody_is_asked)
+    graph.complete(Round())
     assert graph.state() == {}
 
 

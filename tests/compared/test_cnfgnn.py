@@ -94,16 +94,15 @@ def test_g_reaches_the_samples_of_its_times(model: str) -> None:
     values = torch.arange(count - 2.0).reshape(1, -1, 1).repeat(1, 1, WIDTH)
     # From the second to the second-last sample, for client b alone.
     learner.context(with_graph(first + 1, values, ["b"]), cohort)
-    graph = learner.model.graph_of(cohort.samples.inputs)
+    phases, graph = learner.model.guidance(cohort.samples.inputs)
     assert not graph[0].any()
     assert graph[1, :, 0].tolist() == [0.0, *range(count - 2), 0.0]
-    phases = learner.model.phase_of(cohort.samples.inputs)
-    assert phases[0].tolist() == [(first + i) % PERIOD for i in range(count)]
+    assert phases[0, :, 0].tolist() == [(first + i) % PERIOD for i in range(count)]
     draws = [torch.Generator().manual_seed(0) for _ in TWO]
     for batch in learner.batches(cohort.samples, draws):
-        assert learner.model.phase_of(batch.inputs)[0].tolist() == [0, 1, 2, 3]
-        of_batch = learner.model.graph_of(batch.inputs)[1, :, 0]
-        rows = [int(value) + 1 for value in of_batch]
+        phases, graph = learner.model.guidance(batch.inputs)
+        assert phases[0, :, 0].tolist() == [0, 1, 2, 3]
+        rows = [int(value) + 1 for value in graph[1, :, 0]]
         torch.testing.assert_close(cohort.samples.targets[1, rows], batch.targets[1])
 
 
@@ -300,7 +299,7 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
         key = ClientKey(name, NODE)
         facts: ClientFacts = federation.members.facts[key]
         federation.members.facts[key] = replace(facts, times=times)
-    return CnfgnnStrategy(settings, settings.method_settings, federation)
+    return CnfgnnStrategy(settings, federation)
 
 
 def concluded(strategy: CnfgnnStrategy, name: str, factor: float) -> Round:
@@ -315,7 +314,7 @@ def concluded(strategy: CnfgnnStrategy, name: str, factor: float) -> Round:
         return [ClientReply(key, 4, {sent_name: array}) for key, array in arrays.items()]
 
     round_ = Round(1, strategy.federation.members.facts)
-    strategy.asking = lambda round_: ask  # type: ignore[method-assign,assignment,misc]
+    strategy.federation.asking = lambda server_round: ask  # type: ignore[method-assign]
     strategy.conclude(round_)
     return round_
 
@@ -324,14 +323,14 @@ def test_encodings_that_cannot_be_true_are_refused_by_name(tmp_path: Path) -> No
     """Who has sent no encodings has no g to be judged with, nor to train with."""
     strategy = strategy_of(tmp_path, dict.fromkeys([*NAMES, "late"], TIMES))
     clients = strategy.federation.members.clients()
-    assert strategy.guide(strategy.received, clients, Round(1)).clients == ()
+    assert strategy.guide(clients, Round(1)).clients == ()
     refused = refusals(concluded(strategy, ENCODINGS, 1e3))
     assert set(refused) == {"a"}
     assert refused["a"].startswith("its encodings hold ±")
     others = clients[1:]
     assert strategy.to_evaluate(clients, Round(1)) == others
     for guidance in (strategy.guide, strategy.guide_evaluation):
-        assert guidance(strategy.received, clients, Round(2)).clients == ["b", "c", "late"]
+        assert guidance(clients, Round(2)).clients == ["b", "c", "late"]
 
 
 def test_a_huge_gradient_is_shortened_to_those_of_the_others(tmp_path: Path) -> None:
@@ -586,7 +585,7 @@ def test_it_equals_layers_on_inputs_side_by_side(
     network = GraphNetwork(VALUES, ANSWERS)
     parameters, vertices = drawn(network), rand(2, len(adjacency), VALUES)
     present = torch.ones(2, len(adjacency), dtype=torch.bool)
-    actual = network.answers(parameters, vertices, present, Graph.of(adjacency))
+    actual = network.answers(parameters, vertices, present, Graph.from_adjacency(adjacency))
     expected = torch.stack([by_hand(parameters, features, edges) for features in vertices])
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-9)
 
@@ -596,12 +595,12 @@ def test_who_is_absent_changes_nothing_for_the_others() -> None:
     parameters, vertices = drawn(network), rand(2, 3, VALUES)
     present = torch.tensor([[True, False, True], [True, True, True]])
     vertices[0, 1] = 1e6
-    actual = network.answers(parameters, vertices, present, Graph.of(ADJACENCY))
+    actual = network.answers(parameters, vertices, present, Graph.from_adjacency(ADJACENCY))
     without_absent = network.answers(
         parameters,
         vertices[:1, [0, 2]],
         torch.ones(1, 2, dtype=torch.bool),
-        Graph.of(ADJACENCY[[0, 2]][:, [0, 2]]),
+        Graph.from_adjacency(ADJACENCY[[0, 2]][:, [0, 2]]),
     )
     torch.testing.assert_close(actual[0, [0, 2]], without_absent[0], rtol=1e-6, atol=1e-9)
     assert not actual[0, 1].any()

@@ -60,7 +60,7 @@ def test_a_gradient_for_each_class_at_hand_of_the_model_as_it_came() -> None:
     features = creff.task.encode_all(cohort.parameters, cohort.samples.values)
     context = creff.context(guidance_with(creff, classifier), cohort)
     train_cohort(creff, cohort, context)
-    contribution = creff.contribution(cohort, context, 1)
+    contribution = creff.contribution(cohort, context)
     assert contribution.present.tolist() == [[True, True, False], [False, True, False]]
     for row, label in ((0, 0), (0, 1), (1, 1)):
         class_features = features[row, :3][cohort.samples.targets[row, :3] == label]
@@ -171,7 +171,7 @@ def test_gradients_that_no_server_could_hold_are_refused_before_work() -> None:
     strategy = server()
     strategy.federation.members.expect([], DataShape((1, 8, 8), tuple(map(str, range(10_000)))))
     with pytest.raises(SettingsError, match="for each of 10000 classes are more than"):
-        CreffStrategy(strategy.settings, strategy.section, strategy.federation)
+        CreffStrategy(strategy.settings, strategy.federation)
 
 
 # --- the maths ------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def server(periods: dict[str, int] | None = None, **changes: Any) -> FedDaStrate
     federation = Federation(settings, "run", "token")
     for name in CLIENTS:
         admit(federation, name, name.upper(), 24 * (periods or {}).get(name, 14))
-    strategy = FedDaStrategy(settings, settings.method_settings, federation)
+    strategy = FedDaStrategy(settings, federation)
     strategy.model = strategy.initial_arrays()
     return strategy
 
@@ -109,7 +109,7 @@ def begin(
         ]
 
     round_ = Round(number, strategy.federation.members.facts)
-    strategy.asking = lambda round_: ask  # type: ignore[method-assign,assignment,misc]
+    strategy.federation.asking = lambda server_round: ask  # type: ignore[method-assign]
     strategy.begin(round_)
     return round_, asked
 

@@ -54,7 +54,7 @@ def test_a_client_trains_its_own_clusters_model_and_sends_that() -> None:
     learner = tiny_learner("fedgru", **TINY)
     before = tiny_cohort(learner).parameters
     losses, _, after = train(learner, GUIDANCE)
-    sent_model = learner.contribution(after, Context(), 1).model
+    sent_model = learner.contribution(after, Context()).model
     alone = tiny_learner("fedgru", **TINY, **{"fedgru.clusters": 1})
     plain_losses, _, plain = train(alone, replace(GUIDANCE, options={}))
     assert set(sent_model) == set(plain.parameters)

@@ -48,7 +48,7 @@ def server(**changes: Any) -> FedicStrategy:
     settings = small_settings(Path("none"), "classification", method="fedic", **changes)
     counts = dict.fromkeys(NAMES, ((1,) * 10,))
     federation = one_node(settings, load_shard(settings, 0, 1).shape, counts)
-    strategy = FedicStrategy(settings, settings.method_settings, federation)
+    strategy = FedicStrategy(settings, federation)
     strategy.model = strategy.initial_arrays()
     return strategy
 

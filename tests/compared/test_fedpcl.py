@@ -113,7 +113,7 @@ def test_the_server_sends_the_mean_or_all_in_the_order_of_names_and_refuses_the_
         for server in (strategy, restored(strategy)):
             sent_prototypes = guidance(server).arrays[GLOBAL_PROTOTYPES]
             np.testing.assert_array_equal(sent_prototypes, expected)
-            assert server.guide_evaluation(server.received, [], Round(2)) == Guidance()
+            assert server.guide_evaluation([], Round(2)) == Guidance()
 
 
 # --- classes --------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_or_everyone_gets_those_of_every_client_of_the_round_in_the_order_of_nam
 def test_prototypes_come_to_an_evaluation_that_needs_them(inference: str) -> None:
     strategy = class_server("fedpcl", **{"fedpcl.inference": inference})
     accept(strategy, class_replies(CLASS_PROTOTYPES, {"a": {0: [1, 0]}}))
-    sent = strategy.guide_evaluation(strategy.received, [], Round(1))
+    sent = strategy.guide_evaluation([], Round(1))
     assert (CLASS_PROTOTYPES in sent.arrays) == (inference == "prototypes")
 
 

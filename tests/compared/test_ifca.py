@@ -44,7 +44,7 @@ def sent_arrays(learner: AnyLearner, heads: list[NDArray[np.float32]]) -> Arrays
     guidance = Guidance({"clusters": np.stack(heads)})
     context = learner.context(guidance, cohort)
     train_cohort(learner, cohort, context)
-    return learner.contribution(cohort, context, FIRST).arrays
+    return learner.contribution(cohort, context).arrays
 
 
 CLUSTERS = [says(-1, 1, -1), says(-1, -1, 1), says(1, -1, -1)]

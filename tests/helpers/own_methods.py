@@ -14,7 +14,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
-from fedproto_app.core.round import Received, Round
+from fedproto_app.core.round import Round
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Section, setting
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner
@@ -82,13 +82,13 @@ class PullLearner(Learner[PullContext, ForecastingTask]):
             terms["pull"] = (represented - context.mean).square().mean(dim=(1, 2))
         return terms
 
-    def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: PullContext) -> Contribution:
         return Contribution({"mine": context.own.value().numpy()})
 
 
 class PullStrategy(PersonalStrategy):
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        mean = received.mean("mine")
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+        mean = self.received.mean("mine")
         return Guidance() if mean is None else Guidance({"all": mean})
 
 
@@ -121,8 +121,8 @@ class ChangedLearner(PullLearner):
         prototype = Sends("prototype", arrays, **fields, reveals="its mean day")
         return [prototype, *([model(section.shared)] if section.shared else [])]
 
-    def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
-        arrays = super().contribution(cohort, context, server_round).arrays
+    def contribution(self, cohort: Cohort, context: PullContext) -> Contribution:
+        arrays = super().contribution(cohort, context).arrays
         if self.section.counts:
             arrays["count"] = torch.ones(len(cohort.names)).numpy()
         return Contribution(arrays)
@@ -151,7 +151,7 @@ class SilentLearner(PullLearner):
 class UndeclaredLearner(PullLearner):
     """Sends more than it declares."""
 
-    def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: PullContext) -> Contribution:
         values = context.own.value().numpy()
         return Contribution({"mine": values, "secret": values[:, :1]})
 
@@ -159,7 +159,7 @@ class UndeclaredLearner(PullLearner):
 class MisshapenLearner(PullLearner):
     """Sends another shape than it declares."""
 
-    def contribution(self, cohort: Cohort, context: PullContext, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: PullContext) -> Contribution:
         return Contribution({"mine": context.own.value().numpy()[:, :1]})
 
 

@@ -81,7 +81,7 @@ def train(
     clients.server_round = server_round
     context = learner.context(guidance, clients)
     losses = train_cohort(learner, clients, context)
-    contribution = learner.contribution(clients, context, server_round)
+    contribution = learner.contribution(clients, context)
     return losses, contribution.arrays, clients
 
 

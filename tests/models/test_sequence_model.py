@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn
+from fedproto_app.models.gru import recurrent_parameters
 from fedproto_app.models.model import Model
 from fedproto_app.models.sequence_model import (
+    GATES,
     CausalCnnModel,
     LstmModel,
     lstm_last_hidden,
-    lstm_parameters,
 )
 from tests.helpers.tiny_sequences import with_clients
 from tests.models.torch_oracle import normal, require_torchs, seeded, stacked
@@ -26,7 +27,7 @@ def stacked_clients(
     clients: int, steps: int, dtype: torch.dtype = torch.float64
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Parameters "a.*" of so many clients, different each, and their inputs [K, B, T, d]."""
-    drawn = [lstm_parameters(INPUTS, HIDDEN, seeded(seed)) for seed in range(clients)]
+    drawn = [recurrent_parameters(GATES, INPUTS, HIDDEN, seeded(seed)) for seed in range(clients)]
     inputs = normal(clients, ROWS, steps, INPUTS, seed=9, dtype=dtype)
     return stacked(drawn, "a.", dtype), inputs.requires_grad_()
 
@@ -99,14 +100,14 @@ def test_one_step_by_hand() -> None:
 
 
 def test_initial_values_are_torchs() -> None:
-    parameters = lstm_parameters(6, 16, seeded())
+    parameters = recurrent_parameters(GATES, 6, 16, seeded())
     reference = nn.LSTM(6, 16)
     shapes = {
         name.removesuffix("_l0"): value.shape[::-1] for name, value in reference.named_parameters()
     }
     assert {name: value.shape for name, value in parameters.items()} == shapes
     assert all(0.2 < value.abs().max() <= 0.25 for value in parameters.values())
-    repeated = lstm_parameters(6, 16, seeded())
+    repeated = recurrent_parameters(GATES, 6, 16, seeded())
     assert all(torch.equal(value, repeated[name]) for name, value in parameters.items())
 
 

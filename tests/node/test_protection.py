@@ -100,7 +100,7 @@ def test_sums_get_noise_for_a_client_or_for_a_sample(tmp_path: Path) -> None:
     """C = 2, H = 1: a sample moves 4; a client of n samples n times that."""
     learner = analytic_learner()
     cohort = tiny_cohort(learner)
-    contribution = learner.contribution(cohort, learner.context(order(learner).guidance, cohort), 1)
+    contribution = learner.contribution(cohort, learner.context(order(learner).guidance, cohort))
     only_first = replace(contribution, refused={1: "not in this test"})
     samples = cohort.samples.train_samples[0]
 
@@ -230,7 +230,7 @@ def test_the_noise_of_masked_sums_hides_the_client_with_most_samples() -> None:
     learner = analytic_learner()
     cohort = tiny_cohort(learner)
     request = replace(order(learner), most_samples=40)
-    contribution = learner.contribution(cohort, learner.context(request.guidance, cohort), 1)
+    contribution = learner.contribution(cohort, learner.context(request.guidance, cohort))
     guard = protection(None, 0.5, learner, session="sum", clip=2.0)
     leaving = guard.applied(contribution, cohort, request)
     assert {noise.length for noise in leaving.noise.values() if noise} == {40 * 4.0}

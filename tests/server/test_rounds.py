@@ -191,7 +191,7 @@ def test_a_round_is_evaluated_as_it_looks_after_the_training(
     grid = LocalGrid(settings, synthetic_nodes(1, tmp_path / "state"))
     federation = Federation(settings, "run", "token")
     federation.members.await_nodes(grid)
-    strategy = FedAvgStrategy(settings, settings.method_settings, federation)
+    strategy = FedAvgStrategy(settings, federation)
     model = array_record(strategy.initial_arrays())
     monkeypatch.setattr(federation.selection, "evaluates", lambda number: True)
     rounds = FlowerStrategy(strategy)

@@ -58,8 +58,7 @@ class KindredPair:
         learner = make_learner(self.settings, ForecastingTask(self.settings))
         assert isinstance(learner, KindredLearner)
         self.learner = learner
-        section = self.settings.method_settings
-        self.strategy = KindredStrategy(self.settings, section, one_node(self.settings))
+        self.strategy = KindredStrategy(self.settings, one_node(self.settings))
 
     def windows(self, series: dict[str, Floats]) -> list[ClientWindows]:
         return [make_windows(ClientSeries(n, v), self.settings.data) for n, v in series.items()]
@@ -73,7 +72,7 @@ class KindredPair:
     def message(self, cohort: Cohort) -> Arrays:
         """What the clients send."""
         context = self.learner.context(Guidance(), cohort)
-        return self.learner.contribution(cohort, context, 1).arrays
+        return self.learner.contribution(cohort, context).arrays
 
     def report(self, names: list[str], arrays: Arrays) -> dict[str, str]:
         """It arrives at the server. Returns what was refused, and why."""

@@ -151,18 +151,18 @@ def evaluation(strategy: BaseStrategy, *names: str, server_round: int = 1) -> Gu
     strategy.conclude(round_)
     report(strategy.federation, round_)
     keys = [ClientKey(name, NODE) for name in names]
-    return strategy.guide_evaluation(strategy.received, keys, round_)
+    return strategy.guide_evaluation(keys, round_)
 
 
 def guidance(strategy: BaseStrategy, *names: str, server_round: int = 2) -> Guidance:
     """What the strategy gives these clients of the node to train with, in the next round."""
     keys = [ClientKey(name, NODE) for name in names]
-    return strategy.guide(strategy.received, keys, round_of(strategy, server_round))
+    return strategy.guide(keys, round_of(strategy, server_round))
 
 
 def restored(strategy: BaseStrategy) -> Any:
     """A strategy of the same settings that goes on from a checkpoint of this one."""
-    copy = type(strategy)(strategy.settings, strategy.section, strategy.federation)
+    copy = type(strategy)(strategy.settings, strategy.federation)
     copy.restore({name: value.copy() for name, value in strategy.state().items()})
     return copy
 

@@ -96,16 +96,15 @@ def trained(learner: AnalyticClassesLearner, rounds: tuple[int, ...] = (1, 2, 3,
 
 
 def guidance_of_totals(learner: AnalyticClassesLearner, cohort: Cohort) -> Guidance:
-    sent_arrays = learner.contribution(cohort, learner.context(GUIDANCE, cohort), 4).arrays
+    sent_arrays = learner.contribution(cohort, learner.context(GUIDANCE, cohort)).arrays
     arrays = {n: array.sum(axis=0) for n, array in sent_arrays.items()}
     return Guidance(arrays)
 
 
 def test_each_stage_counts_once_however_many_rounds_it_lasts() -> None:
     learner = learner_of()
-    contribution = learner.contribution(
-        trained(learner), learner.context(GUIDANCE, image_cohort(learner)), 4
-    )
+    context = learner.context(GUIDANCE, image_cohort(learner))
+    contribution = learner.contribution(trained(learner), context)
     assert contribution.arrays[COUNTS].tolist() == [[3, 1, 2], [0, 6, 0]]
     assert contribution.arrays[GRAM].shape == (2, 24 * 25 // 2)
     assert contribution.arrays[MOMENT].shape == (2, 3, 24)
@@ -177,7 +176,7 @@ def test_own_classifiers_keep_what_earlier_stages_taught(prior: str) -> None:
 def test_alone_a_client_never_names_a_class_that_it_does_not_have() -> None:
     learner = learner_of(**{"analytic.sharing": "none"})
     cohort = trained(learner)
-    assert learner.contribution(cohort, learner.context(GUIDANCE, cohort), 1).arrays == {}
+    assert learner.contribution(cohort, learner.context(GUIDANCE, cohort)).arrays == {}
     assert learner.receive(cohort, GUIDANCE) == []
     vectors = learner.task.validation_vectors(cohort.parameters, cohort.samples)
     chosen = learner.task.predict(cohort.parameters, vectors.features).argmax(dim=2)
@@ -267,7 +266,7 @@ def a_round(
     cohort.samples = learner.task.gather(clients, server_round)
     context = learner.context(Guidance(), cohort)
     train_cohort(learner, cohort, context)
-    sent_arrays = learner.contribution(cohort, context, server_round).arrays
+    sent_arrays = learner.contribution(cohort, context).arrays
     total = {name: array.sum(axis=0) for name, array in sent_arrays.items()}
     assert learner.receive(cohort, Guidance(total)) == [0, 1, 2]
     return sent_arrays
@@ -397,7 +396,7 @@ def test_a_masked_total_that_no_samples_have_is_refused() -> None:
     for factor, taken in ((-1.0, set()), (1.0, set(scatter))):
         total = Total({**scatter, SCATTER: factor * scatter[SCATTER]}, 2, np.zeros(0, np.int64))
         strategy.received.take_total(total)
-        strategy.update(strategy.received, round_of(strategy))
+        strategy.update(round_of(strategy))
         assert totals(strategy).keys() == taken
     [refusal] = strategy.federation.history.log.refused
     assert refusal.reason.endswith("no samples have such sums and products")

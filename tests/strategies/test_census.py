@@ -68,7 +68,7 @@ def sent_in(learner: CensusLearner, *rounds: int) -> tuple[Cohort, list[ClassSum
         cohort = at_round(learner, cohort, server_round)
         learner.begin(cohort)
         context = learner.context(GUIDANCE, cohort)
-        arrays = learner.contribution(cohort, context, server_round).arrays
+        arrays = learner.contribution(cohort, context).arrays
         sent_sums.append(unpacked({n: torch.from_numpy(array) for n, array in arrays.items()}))
         train_cohort(learner, cohort, context)
     return cohort, sent_sums
@@ -182,7 +182,7 @@ def test_sums_are_sent_where_they_are_asked_for() -> None:
     cohort = image_cohort(learner)
     learner.begin(cohort)
     context = learner.context(Guidance(), cohort)
-    assert learner.contribution(cohort, context, 1).arrays == {}
+    assert learner.contribution(cohort, context).arrays == {}
 
 
 def test_a_stage_without_images_counts_no_others_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def begin(strategy: CensusStrategy, server_round: int) -> None:
 
 def evaluated(strategy: CensusStrategy) -> Arrays:
     """Return the arrays of an order to evaluate, without the model."""
-    return strategy.guide_evaluation(strategy.received, [], Round(2)).arrays
+    return strategy.guide_evaluation([], Round(2)).arrays
 
 
 def sums_of(seed: int, **changes: Any) -> Arrays:

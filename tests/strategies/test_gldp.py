@@ -34,7 +34,7 @@ def train(
     learner.begin(cohort)
     context = learner.context(guidance_with, cohort)
     losses = train_cohort(learner, cohort, context)
-    return losses, learner.contribution(cohort, context, cohort.server_round)
+    return losses, learner.contribution(cohort, context)
 
 
 def test_mu_learns_with_nu_frozen_and_then_the_reverse() -> None:

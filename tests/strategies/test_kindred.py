@@ -87,14 +87,14 @@ def test_the_means_of_a_step_are_of_the_samples_that_have_its_target() -> None:
     features = learner.task.encode(cohort.parameters, inputs)[1].double().numpy()
     residuals = targets[1].double().numpy() - features[:, learner.model.newest, None]
     np.testing.assert_allclose(  # one of its targets is there in every sample
-        context.own.gram[1], features[used].T @ features[used] / len(used), rtol=1e-6, atol=1e-9
+        context.means.gram[1], features[used].T @ features[used] / len(used), rtol=1e-6, atol=1e-9
     )
     lacking = {step: used[~holed.present[used, step]] for step in range(2)}
     assert [len(rows) for rows in lacking.values()] == [1, 1]
     for step, lacking_rows in lacking.items():
         present_rows = np.setdiff1d(used, lacking_rows)
         expected = features[present_rows].T @ residuals[present_rows, step] / len(present_rows)
-        np.testing.assert_allclose(context.own.moment[1, :, step], expected, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(context.means.moment[1, :, step], expected, rtol=1e-6, atol=1e-9)
 
 
 def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
     parts = learner.context(GUIDANCE, cohort)
     assert max(read) == 3
     assert sum(read) < first  # no other samples than those of train
-    for part_sum, complete_sum in zip(parts.own, complete_context.own, strict=True):
+    for part_sum, complete_sum in zip(parts.means, complete_context.means, strict=True):
         torch.testing.assert_close(
             part_sum, complete_sum, rtol=1e-6, atol=1e-7
         )  # features are float32
@@ -379,7 +379,7 @@ def test_a_client_takes_its_own_part_out_of_totals(
 
     monkeypatch.setattr(pair.learner, "_fit", fit)
     pair.learner.receive(cohort, pair.priors())
-    own = pair.learner.context(Guidance(), cohort).own
+    own = pair.learner.context(Guidance(), cohort).means
     rows = dict(zip("abcl", range(4), strict=True))
     for client in CLIENTS:
         expected = [of_set[client] for of_set in others_of if client in of_set]

@@ -88,7 +88,7 @@ def test_a_client_sends_the_mean_representation_of_each_class_that_it_has(method
     cohort = image_cohort(learner)
     context = learner.context(class_guidance({0: 1.0, 1: 0.0}), cohort)
     train_cohort(learner, cohort, context)
-    contribution = learner.contribution(cohort, context, 1)
+    contribution = learner.contribution(cohort, context)
     assert contribution.present.tolist() == [[True, True, False], [False, True, False]]
     vectors = learner.task.encode_all(cohort.parameters, cohort.samples.values)
     for row, label in ((0, 0), (0, 1), (1, 1)):

@@ -199,9 +199,7 @@ class AnalyticClassesLearner(
         _, labels, present = context.vectors
         return {"total": log_loss(scores.double(), labels, present)}
 
-    def contribution(
-        self, cohort: Cohort, context: ClassesContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: ClassesContext) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
         return Contribution(sent_sums(cohort.memory.sums, masked=self.training.masked))

@@ -24,7 +24,6 @@ from fedproto_app.maths.class_gaussian import (
 from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.maths.ridge import symmetric, triangle
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
@@ -320,11 +319,9 @@ class AnalyticClassesStrategy(SumsStrategy):
     With ``sharing = "clustered"`` clients also get the class sums of their cluster.
     """
 
-    def __init__(
-        self, settings: Settings, section: AnalyticSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
-        self._groups = ClassGroups(section.penalty)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self._groups = ClassGroups(self.section.penalty)
         self.saved = [self._sums, self._groups]
         self.shared_names = [*self._sums.shapes, SCATTER, HOLDERS]
 
@@ -338,9 +335,7 @@ class AnalyticClassesStrategy(SumsStrategy):
         if self._totals and self.section.sharing == "clustered":
             self._groups.find(self._sums.latest, self._totals, round_)
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         cluster_guidance = self._groups.sums_for(clients)
         return replace(cluster_guidance, arrays={**self._totals, **cluster_guidance.arrays})
 

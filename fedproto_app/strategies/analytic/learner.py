@@ -90,7 +90,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         self._fit(cohort, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 
-    def contribution(self, cohort: Cohort, context: SumsContext, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: SumsContext) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
         sums = (context.gram, context.moment)

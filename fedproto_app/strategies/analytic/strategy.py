@@ -61,14 +61,14 @@ class SumsOfRegressors(ClientSums):
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
         """Return the clients whose fit misleads most of the other clients."""
         latest = {key: self.latest.latest(key) for key in self.latest.clients}
-        everyone = {**{key: sums for key, sums in latest.items() if sums}, **reported}
-        if len(everyone) < FEWEST_AGREE:
+        all_sums = {**{key: sums for key, sums in latest.items() if sums}, **reported}
+        if len(all_sums) < FEWEST_AGREE:
             return {}
-        errors = misfits(list(everyone.values()))
+        errors = misfits(list(all_sums.values()))
         return {
             key: "its sums are not used: for most other clients its fit is worse than the mean, "
             f"{error:.3g} times as far from their fits"
-            for key, error in zip(everyone, errors, strict=True)
+            for key, error in zip(all_sums, errors, strict=True)
             if key in reported and error > 1
         }
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
-from fedproto_app.core.round import ClientReply, Received, Round
-from fedproto_app.core.section import Section
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.settings import Settings
@@ -71,26 +70,24 @@ class ClassPrototypes(BaseStrategy):
 
     memory = 0.0
 
-    def __init__(
-        self, settings: Settings, section: Section, federation: Federation | None = None
-    ) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._prototypes = torch.zeros(self.sizes.classes, self.sizes.width)
         self._known = torch.zeros(self.sizes.classes, dtype=torch.bool)
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         return class_fault(reply, PROTOTYPES, round_, _value_fault)
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         """Update C̃ (GLDP, eq. 11), which without memory is FedProto's mean of the round."""
-        means = received.class_means(PROTOTYPES, self.sizes.classes)
+        means = self.received.class_means(PROTOTYPES, self.sizes.classes)
         if means is not None:
             new, new_known = map(torch.from_numpy, means)
             self._prototypes, self._known = moving_average(
                 self._prototypes, self._known, new, new_known, self.memory
             )
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send C̃ of the classes that any client has had so far."""
         classes = self._classes()
         if not classes:

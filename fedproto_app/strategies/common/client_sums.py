@@ -58,9 +58,9 @@ class ClientSums(ABC):
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Return why a client with this many train samples cannot have these sums, or None."""
 
-    def take_in(self, received: Received, round_: Round) -> None:
+    def take_in(self, round_: Round) -> None:
         """Take in the round's total, if masks hide each client's sums, unless it cannot be true."""
-        values = received.total.values if received.total else {}
+        values = self.latest.total.values if self.latest.total else {}
         if not (values and self.shapes.keys() <= values.keys()):
             return
         averaging, members = self.federation.averaging, self.federation.members
@@ -175,12 +175,12 @@ class SumsOfClasses(ClientSums):
     ) -> str | None:
         of_all = _unpacked(sums)
         fault = sums_fault(of_all, samples, LARGEST_MEAN_SQUARE, share, self._never_negative)
-        own = scatter_in(Guidance(sums), of_all)
-        if fault or own is None:
+        scatter = scatter_in(Guidance(sums), of_all)
+        if fault or scatter is None:
             return fault
         between = of_all.gram - own_scatter(of_all).scatter
-        of_own = of_all._replace(gram=own.scatter + between)
-        return sums_fault(of_own, samples, LARGEST_MEAN_SQUARE, share)
+        around_client_means = of_all._replace(gram=scatter.scatter + between)
+        return sums_fault(around_client_means, samples, LARGEST_MEAN_SQUARE, share)
 
     def plain_totals(self) -> Arrays:
         """Return the totals, with the `OwnScatter` where no noise hides the clients' sums."""
@@ -251,11 +251,9 @@ class SumsStrategy(PersonalStrategy):
 
     section: AnalyticSettings
 
-    def __init__(
-        self, settings: Settings, section: AnalyticSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
-        self.final_after_training = section.sharing == "none"
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self.final_after_training = self.section.sharing == "none"
         self._sums = self.client_sums()
         self.saved, self.shared_names = [self._sums], self._sums.shapes
         self._totals: Arrays = {}
@@ -278,8 +276,8 @@ class SumsStrategy(PersonalStrategy):
             return {}
         return self._sums.outliers({reply.key: reply.arrays for reply in replies})
 
-    def update(self, received: Received, round_: Round) -> None:
-        self._sums.take_in(received, round_)
+    def update(self, round_: Round) -> None:
+        self._sums.take_in(round_)
 
     def conclude(self, round_: Round) -> None:
         """Compute the totals for an evaluation, once for all nodes."""
@@ -292,7 +290,5 @@ class SumsStrategy(PersonalStrategy):
             return super().to_evaluate(clients, round_)
         return clients if self._totals else []
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         return Guidance(self._totals)

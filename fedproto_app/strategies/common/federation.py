@@ -12,6 +12,7 @@ from flwr.app import Message
 
 from fedproto_app.core.clients import ClientFacts, ClientKey
 from fedproto_app.core.messages import Guidance, Refusal, Reply
+from fedproto_app.core.round import ClientReply
 from fedproto_app.core.sends import Expected
 from fedproto_app.data.shape import DataShape
 from fedproto_app.trust.averaging import Averaging
@@ -109,6 +110,26 @@ class Pipeline(Protocol):
         """Return the usable replies, in the order of the nodes' names."""
 
 
+class Ask(Protocol):
+    """Ask clients a question between the phases of a round and wait for their replies."""
+
+    def __call__(
+        self,
+        clients: Iterable[ClientKey],
+        guide: Guide,
+        expected: Expected,
+        *,
+        shared: Collection[str] = (),
+        once_per_run: bool = False,
+    ) -> list[ClientReply]:
+        """Return the usable replies, however few, in the order of the nodes' names.
+
+        guide: returns the guidance for clients of one node. expected: the arrays of a reply.
+        shared: arrays that are the same for all clients, not a row for each. once_per_run: whether
+        each client answers the question only once in a run, which is counted separately.
+        """
+
+
 class Federation(Protocol):
     """The server, as a strategy sees it.
 
@@ -132,3 +153,6 @@ class Federation(Protocol):
 
     @property
     def shape(self) -> DataShape: ...
+
+    def asking(self, server_round: int) -> Ask:
+        """Return what asks clients a question of this round (`questions.py`)."""

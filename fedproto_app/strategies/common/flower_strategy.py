@@ -37,18 +37,18 @@ from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 class FlowerStrategy(Strategy):
     """The rounds of a method: train, aggregate, evaluate.
 
-    method: the method's strategy, whose state and findings are the run's. asked: the nodes asked in
-    this phase.
+    method: the method's strategy, whose state and findings are the run's. first: the strategies of
+    the first phases' rounds, from round 1 on. asked: the nodes asked in this phase.
     """
 
-    def __init__(self, method: BaseStrategy) -> None:
-        self.method, self._federation = method, method.federation
+    def __init__(self, method: BaseStrategy, first: Sequence[BaseStrategy] = ()) -> None:
+        self.method, self._federation, self.first = method, method.federation, first
         self._round: Round | None = None
         self.asked: set[str] = set()
 
     def method_of(self, server_round: int) -> BaseStrategy:
         """Return the strategy whose hooks a round calls."""
-        return self.method
+        return [*self.first, self.method][min(server_round - 1, len(self.first))]
 
     def first_phase_for(self, node: str) -> Arrays:
         """Return what a first phase ended with, for a node that lacks it, and {} for others."""
@@ -89,7 +89,7 @@ class FlowerStrategy(Strategy):
         self.asked = {key.node for key in clients}
 
         def guide(keys: list[ClientKey]) -> Guidance:
-            return self._complete(method.guide(method.received, keys, round_), method, keys)
+            return self._complete(method.guide(keys, round_), method, keys)
 
         return self._federation.pipeline.orders(
             clients,
@@ -135,9 +135,7 @@ class FlowerStrategy(Strategy):
         self.asked = {key.node for key in clients}
 
         def guide(keys: list[ClientKey]) -> Guidance:
-            return self._complete(
-                method.guide_evaluation(method.received, keys, round_), method, keys
-            )
+            return self._complete(method.guide_evaluation(keys, round_), method, keys)
 
         return self._federation.pipeline.orders(
             clients, guide, server_round, MessageType.EVALUATE, shared=method.shared_names
@@ -199,7 +197,7 @@ def _after_sums(
         method.federation.history.refuse(refusal)
         return None
     method.received.take_total(_total_of(sums))
-    method.update(method.received, round_)
+    method.update(round_)
     return method.renewed(mean, round_) if mean else None
 
 
@@ -216,7 +214,7 @@ def accept(method: BaseStrategy, replies: Sequence[ClientReply], round_: Round) 
     faults |= method.outliers(good)
     round_.refused |= faults
     method.received.take([reply for reply in good if reply.key not in faults])
-    method.update(method.received, round_)
+    method.update(round_)
 
 
 def report(federation: Federation, round_: Round) -> None:
@@ -268,7 +266,7 @@ def make_strategy(settings: Settings, federation: Federation) -> FlowerStrategy:
     method = method_named(settings.method)
     _require_fitting_model(settings, federation.shape)
     of_method = part_of(method, "strategy", settings.task)
-    strategy: BaseStrategy = of_method(settings, settings.method_settings, federation)
+    strategy: BaseStrategy = of_method(settings, federation)
     phases = settings.first_phases
     if not phases:
         return FlowerStrategy(strategy)

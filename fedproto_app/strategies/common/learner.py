@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar, final
+from typing import Any, Generic, NamedTuple, TypeVar, cast, final
 
 import torch
 from torch import Tensor
@@ -209,9 +209,12 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def begin(self, cohort: Cohort) -> None:
         """Change the cohort in place before it trains."""
 
-    @abstractmethod
     def context(self, guidance: Guidance, cohort: Cohort) -> ContextT:
-        """Return the cohort's data of this round, from the guidance and its shared parameters."""
+        """Return the cohort's data of this round, from the guidance and its shared parameters.
+
+        By default there are none.
+        """
+        return cast("ContextT", Context())
 
     @abstractmethod
     def loss(
@@ -230,7 +233,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """
         return {}
 
-    def contribution(self, cohort: Cohort, context: ContextT, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: ContextT) -> Contribution:
         """Return what the cohort's clients send in addition to their shared parameters.
 
         A `model` of the contribution replaces these parameters.

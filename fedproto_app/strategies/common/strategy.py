@@ -11,14 +11,12 @@ from typing import Protocol
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Guidance, Reply
 from fedproto_app.core.round import ClientReply, Received, Round, SentModel
-from fedproto_app.core.sends import Expected, Sends, Sizes
+from fedproto_app.core.sends import Expected, Sends
 from fedproto_app.core.stored import AnyArray
-from fedproto_app.data.shape import DataShape
 from fedproto_app.settings import Section, Settings
 from fedproto_app.strategies.common.federation import Federation
-from fedproto_app.strategies.common.learner import AnyLearner, make_learner
+from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import make_task
-from fedproto_app.trust.averaging import Averaging
 from fedproto_app.trust.fixed_point import Sums
 
 State = dict[str, AnyArray]  # what checkpoints keep, by name
@@ -47,32 +45,21 @@ class BaseStrategy:
     first_round: the first round of a first phase, or 0 where the rounds are the method's own.
     """
 
-    settings: Settings
     section: Section
-    learner: AnyLearner
-    sizes: Sizes
     shared_names: Collection[str] = ()
     first_round = 0
 
-    def __init__(
-        self, settings: Settings, section: Section, federation: Federation | None = None
-    ) -> None:
-        """federation: None if no node is asked, as in a test that calls only `update` and
-        `guide`."""
-        self.settings, self.section, self._federation = settings, section, federation
-        task = make_task(settings, federation.shape if federation else DataShape())
-        self.averaging = federation.averaging if federation else Averaging(settings.aggregation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        self.settings, self.federation = settings, federation
+        task = make_task(settings, federation.shape)
+        self.averaging = federation.averaging
         first_round = self.first_round or settings.pretraining_rounds + 1
         self.learner = make_learner(settings, task, first_round)
+        self.section = self.learner.section
         self.sizes = task.sizes()
         self.received = Received(self.releases, self.averaging.rows)
         self.saved: Sequence[Saved] = [self.received]
         self.model: Arrays = {}
-
-    @property
-    def federation(self) -> Federation:
-        assert self._federation is not None, "this strategy has no nodes to ask"
-        return self._federation
 
     @property
     def releases(self) -> Sequence[Sends]:
@@ -113,7 +100,7 @@ class BaseStrategy:
         """Return whether clients are evaluated right after training, in the same message."""
         return False
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Return the guidance for these clients of one node when they train."""
         return Guidance()
 
@@ -138,7 +125,7 @@ class BaseStrategy:
         """Return the next model, given the mean."""
         return mean
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         """Update the method's state with the clients' arrays of a round."""
 
     def conclude(self, round_: Round) -> None:
@@ -148,9 +135,7 @@ class BaseStrategy:
         """Return the clients to evaluate, of all connected clients."""
         return clients
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Return the guidance for these clients of one node when they are only evaluated."""
         return Guidance()
 

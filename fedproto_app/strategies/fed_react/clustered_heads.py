@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedproto_app.core.clients import ClientKey, key_arrays, keys_of
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.messages import Arrays, Guidance
-from fedproto_app.core.round import ClientReply, Received, Round, of_group, under
+from fedproto_app.core.round import ClientReply, Round, of_group, under
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.linear_heads import Head
 from fedproto_app.settings import Settings
@@ -36,11 +36,10 @@ class ClusteredHeadStrategy(PersonalStrategy):
     """Takes the clients' heads and sends the clusters' heads."""
 
     section: FedReactSettings
+    final_after_training = False
 
-    def __init__(
-        self, settings: Settings, section: FedReactSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._compare_numbers()
         task = make_task(settings, federation.shape)
         assert isinstance(task, SequenceTask)
@@ -49,10 +48,6 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self._heard: set[ClientKey] = set()
         self._equipped: set[int] = set()  # Flower's ids of the nodes that have the encoder
         self._pending: dict[ClientKey, Head] = {}  # heads to send before the next evaluation
-
-    def shown(self) -> Arrays:
-        """Return the arrays that every client gets before it fits its head."""
-        return {}
 
     def _compare_numbers(self) -> None:
         """Raise `FederationError` if a simulation has fewer clients than clusters, else warn."""
@@ -83,12 +78,6 @@ class ClusteredHeadStrategy(PersonalStrategy):
         lacks = self._node_id(clients[0].node) not in self._equipped
         return self.model if lacks else {}
 
-    def evaluates_with_training(self, round_: Round) -> bool:
-        return False
-
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        return Guidance(self.shown())
-
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         limit = self.section.samples  # |M_t|, the head's weight in the mean; 0: all
         if 0 < limit < reply.samples:
@@ -97,8 +86,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
         beyond = largest > LARGEST_HEAD
         return f"its head holds ±{largest:g}, more than {LARGEST_HEAD:g}" if beyond else None
 
-    def update(self, received: Received, round_: Round) -> None:
-        fitted = {reply.key: reply for reply in sorted(received.fresh, key=lambda reply: reply.key)}
+    def update(self, round_: Round) -> None:
+        fitted = {reply.key: reply for reply in self.received.fresh}
         self._heard |= set(fitted)
         self._pending |= self.cluster(fitted, round_)
 
@@ -110,9 +99,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
             if key in self._heard and self._node_id(key.node) in self._equipped
         ]
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         guided = [key for key in clients if key in self._pending]
         if not guided:
             return Guidance()

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.core.messages import Arrays, Guidance
+from fedproto_app.core.messages import Arrays
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
@@ -239,9 +239,6 @@ class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
             negatives=self.section.negatives,
         )
 
-    def context(self, guidance: Guidance, cohort: Cohort) -> Context:
-        return Context()
-
     def loss(
         self, parameters: Mapping[str, Tensor], batch: ContrastiveBatch, context: Context
     ) -> dict[str, Tensor]:
@@ -259,13 +256,11 @@ class EncoderStrategy(FedAvgStrategy):
 class PretrainedStrategy(FlowerStrategy):
     """The rounds of the encoder's phase, and then the method's rounds."""
 
-    def __init__(self, settings: Settings, federation: Federation, of_task: BaseStrategy) -> None:
-        super().__init__(of_task)
-        self._settings = settings
-        self._of_encoder: FedAvgStrategy | None = None
-        if settings.pretraining_rounds:
-            self._of_encoder = EncoderStrategy(settings, settings.encoder, federation)
-            self._initial = self._of_encoder.initial_arrays()
+    def __init__(self, settings: Settings, federation: Federation, method: BaseStrategy) -> None:
+        rounds = settings.pretraining_rounds
+        super().__init__(method, [EncoderStrategy(settings, federation)] * rounds if rounds else ())
+        if rounds:
+            self._initial = self.first[0].initial_arrays()
         else:
             task = make_task(settings, federation.shape)
             assert isinstance(task, SequenceTask)
@@ -275,11 +270,6 @@ class PretrainedStrategy(FlowerStrategy):
 
     def initial_arrays(self) -> Arrays:
         return self._initial
-
-    def method_of(self, server_round: int) -> BaseStrategy:
-        if self._of_encoder and server_round <= self._settings.pretraining_rounds:
-            return self._of_encoder
-        return self.method
 
 
 def read_encoder(settings: EncoderSettings, task: SequenceTask) -> Arrays:

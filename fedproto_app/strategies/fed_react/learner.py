@@ -109,7 +109,7 @@ class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
             losses.append(self.task.head_loss(head, vectors, targets))
         return {"head": torch.tensor(losses), "total": torch.tensor(losses)}
 
-    def contribution(self, cohort: Cohort, context: HeadContext, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: HeadContext) -> Contribution:
         return Contribution({HEAD: cohort.memory.local.cpu().numpy()})
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:

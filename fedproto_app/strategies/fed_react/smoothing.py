@@ -52,23 +52,23 @@ class NoSmoothing(HeadSmoother):
         pass
 
 
-class _Average(HeadSmoother):
-    """share · estimate + (1 − share) · head, where the first estimate is the first head."""
+class RunningMean(HeadSmoother):
+    """A1: the mean of all heads so far (Fed-REACT, eq. 5)."""
 
     def __init__(self) -> None:
         self._rounds = 0
         self._estimate: NDArray[np.float64] | None = None
 
-    @abstractmethod
-    def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
-        """Return the old estimate's share after this number of rounds."""
+    def _share_of_past(self, forgetting_factor: float) -> float:
+        """Return the old estimate's share in the new one."""
+        return self._rounds / (self._rounds + 1)
 
     def update(self, head: AnyHead, forgetting_factor: float) -> AnyHead:
         newest = head.astype(np.float64)
         if self._estimate is None:
             self._estimate = newest
         else:
-            share = self._share_of_past(self._rounds, forgetting_factor)
+            share = self._share_of_past(forgetting_factor)
             self._estimate = share * self._estimate + (1 - share) * newest
         self._rounds += 1
         return self._estimate.astype(head.dtype)
@@ -83,17 +83,10 @@ class _Average(HeadSmoother):
         self._estimate = state["estimate"] if state else None
 
 
-class RunningMean(_Average):
-    """A1: the mean of all heads so far (Fed-REACT, eq. 5)."""
-
-    def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
-        return rounds / (rounds + 1)
-
-
-class ForgettingMean(_Average):
+class ForgettingMean(RunningMean):
     """A2: the past's share is the forgetting factor α_t (Fed-REACT, eq. 6)."""
 
-    def _share_of_past(self, rounds: int, forgetting_factor: float) -> float:
+    def _share_of_past(self, forgetting_factor: float) -> float:
         return forgetting_factor
 
 

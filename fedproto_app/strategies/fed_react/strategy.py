@@ -320,10 +320,8 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     are kept for their return.
     """
 
-    def __init__(
-        self, settings: Settings, section: FedReactSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._keys: list[ClientKey] = []  # in the order of their first report
         self._past = PairMemory(np.nan)  # ψ̂ of the last round with both clients
         self._together = PairMemory(0)  # the number of such rounds, if ψ̂ is their mean

@@ -203,19 +203,16 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
             measured["filter-size"] = entries.abs().mean(dim=1)
         return measured
 
-    def contribution(
-        self, cohort: Cohort, context: GuidedContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: GuidedContext) -> Contribution:
         prototypes = context.own.value().cpu()
         if self.section.noise != "none":
-            kind, scale, seed = self.section.noise, self.section.noise_scale, self.training.seed
-            clients = zip(cohort.names, prototypes, strict=True)
-            prototypes = torch.stack(
-                [
-                    noisy(prototype, kind, scale, torch_stream(seed, name, server_round, "noise"))
-                    for name, prototype in clients
-                ]
+            kind, scale = self.section.noise, self.section.noise_scale
+            streams = (
+                torch_stream(self.training.seed, name, cohort.server_round, "noise")
+                for name in cohort.names
             )
+            rows = zip(prototypes, streams, strict=True)
+            prototypes = torch.stack([noisy(row, kind, scale, stream) for row, stream in rows])
         return Contribution({PROTOTYPES: prototypes.numpy()})
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import Received, Round
+from fedproto_app.core.round import Round
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.divergence import (
     contrast_prototypes,
@@ -43,15 +43,13 @@ class JSDPrototypeStrategy(PersonalStrategy):
 
     section: FuelsSettings
 
-    def __init__(
-        self, settings: Settings, section: FuelsSettings, federation: Federation | None = None
-    ) -> None:
-        super().__init__(settings, section, federation)
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
         self._rows_of: dict[ClientKey, int] = {}
         self._prototypes: Tensor | None = None
         self._divergence: Tensor | None = None
         self._threshold = 0.0
-        self._batches = 1 if section.periodicity_aware else 0  # 0: not fixed yet
+        self._batches = 1 if self.section.periodicity_aware else 0  # 0: not fixed yet
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
         """Return all clients or, for concatenated prototypes, the clients of the common length."""
@@ -62,7 +60,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         facts = self.federation.members.facts
         return [key for key in clients if facts[key].samples >= least_samples]
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send PR_n and NR_n (A, Algorithm 1, line 10) to the clients that have both."""
         options = {}
         if not self.section.periodicity_aware:
@@ -89,15 +87,16 @@ class JSDPrototypeStrategy(PersonalStrategy):
         }
         return Guidance(arrays, guided, options=options)
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         """Replace the reporting clients' prototypes and recompute their rows of the divergence."""
-        if received.fresh:
-            self._compare(received, [reply.key for reply in received.fresh])
+        if self.received.fresh:
+            self._compare([reply.key for reply in self.received.fresh])
 
-    def _compare(self, received: Received, changed: Sequence[ClientKey]) -> None:
+    def _compare(self, changed: Sequence[ClientKey]) -> None:
         """Compare the latest prototypes. changed: the clients with a new prototype."""
-        self._rows_of = {key: row for row, key in enumerate(received.senders)}
-        self._prototypes = torch.from_numpy(received.stacked(PROTOTYPES, received.senders))
+        senders = self.received.senders
+        self._rows_of = {key: row for row, key in enumerate(senders)}
+        self._prototypes = torch.from_numpy(self.received.stacked(PROTOTYPES, senders))
         rows = torch.tensor([self._rows_of[key] for key in changed])
         self._divergence = update_divergence(self._divergence, self._prototypes, rows)
         self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
@@ -118,7 +117,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         super().restore(state)
         if self.received.senders:
             self._divergence = None
-            self._compare(self.received, self.received.senders)
+            self._compare(self.received.senders)
             assert self._prototypes is not None
             self._batches = self._prototypes.shape[1] // self.settings.data.period
             self.sizes = replace(self.sizes, batches=self._batches)

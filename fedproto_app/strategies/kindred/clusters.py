@@ -17,9 +17,9 @@ from torch import Tensor
 
 from fedproto_app.maths.divergence import divergence_from, prototype_distributions
 
-FEWEST, MOST = 64, 256  # clusters
+FEWEST_CLUSTERS, MOST_CLUSTERS = 64, 256
 _ROUNDS = 20  # of k-means
-_ALONE = 1e-9  # a share of its cluster's weight that others have, but that no sum holds
+_ALONE = 1e-9  # a client whose cluster's other clients have less weight than this is alone
 
 
 class Clusters:
@@ -31,50 +31,53 @@ class Clusters:
 
     def __init__(self, prototypes: Tensor, scale: float, draws: np.random.Generator) -> None:
         clients = len(prototypes)
-        self.count = min(clients, max(FEWEST, min(MOST, round(math.sqrt(clients)))))
+        self.count = min(
+            clients, max(FEWEST_CLUSTERS, min(MOST_CLUSTERS, round(math.sqrt(clients))))
+        )
         shares = prototype_distributions(prototypes)
         first = torch.from_numpy(draws.permutation(clients)[: self.count])
         # Between square roots of distributions, squared distances are nearly proportional to
         # Jensen-Shannon divergences.
         self.labels = k_means(shares.sqrt().flatten(start_dim=1), first)
-        self._rows = torch.arange(clients)
+        rows = torch.arange(clients)
         members = self.labels.bincount(minlength=self.count)
         means = shares.new_zeros(self.count, *shares.shape[1:]).index_add_(0, self.labels, shares)
         means /= members.clamp(min=1)[:, None, None]
         used = members > 0
         self.centres = torch.where(used[:, None, None], means.log(), 0.0)  # of softmax
         nearness = divergence_from(prototypes, self.centres).double().neg_().div_(scale)
-        own = nearness[self._rows, self.labels]
+        to_centre = nearness[rows, self.labels]  # of each client to its cluster's centre
         # Shares of a cluster's weight add up to 1, and its weight is kept as a logarithm, because
         # exp(−D / scale) of an outlier is 0 in every number format.
-        most = own.new_full((self.count,), -torch.inf).scatter_reduce_(0, self.labels, own, "amax")
-        weights = (own - most[self.labels]).exp_()
+        nearest = to_centre.new_full((self.count,), -torch.inf)
+        nearest.scatter_reduce_(0, self.labels, to_centre, "amax")
+        weights = (to_centre - nearest[self.labels]).exp_()
         sums = weights.new_zeros(self.count).index_add_(0, self.labels, weights)
         self.share = weights / sums[self.labels]
-        logits = nearness.add_(torch.where(used, sums.log() + most, -torch.inf))
-        others = 1 - self.share
-        logits[self._rows, self.labels] += torch.where(others > _ALONE, others, 0.0).log()
+        logits = nearness.add_(torch.where(used, sums.log() + nearest, -torch.inf))
+        remainder = 1 - self.share
+        logits[rows, self.labels] += torch.where(remainder > _ALONE, remainder, 0.0).log()
         self._weights = logits.softmax(dim=1)
 
-    def sums(self, own: Tensor, rows: slice) -> Tensor:
+    def sums(self, values: Tensor, rows: slice) -> Tensor:
         """Return the weighted sums within the clusters of the clients in these rows, [G, D].
 
-        own: the clients' values, [K, D].
+        values: the clients', [K, D].
         """
-        parts = self.share[rows, None] * own
-        return parts.new_zeros(self.count, own.shape[1]).index_add_(0, self.labels[rows], parts)
+        parts = self.share[rows, None] * values
+        return parts.new_zeros(self.count, parts.shape[1]).index_add_(0, self.labels[rows], parts)
 
-    def priors(self, means: Tensor, own: Tensor, rows: Tensor) -> Tensor:
-        """Return the weighted means over the others of the clients in these rows, [K, D].
+    def priors(self, means: Tensor, values: Tensor, rows: Tensor) -> Tensor:
+        """Return the weighted means over the other clients for the clients in these rows, [K, D].
 
-        means: the `sums` of all clients. Of a client's own cluster, which counts with weight w,
-        (mean − share · own) / (1 − share) is the mean over the others.
+        means: the `sums` of all clients. values: these clients', [K, D]. In a client's cluster,
+        which has weight w, (mean − share · value) / (1 − share) is the mean over the others.
         """
-        places = torch.arange(len(own)), self.labels[rows]
+        places = torch.arange(len(values)), self.labels[rows]
         weights, share = self._weights[rows], self.share[rows]
         more = torch.where(1 - share > _ALONE, weights[places] * share / (1 - share), 0.0)
         weights[places] += more
-        return (weights @ means).addcmul_(own, more[:, None], value=-1)
+        return (weights @ means).addcmul_(values, more[:, None], value=-1)
 
 
 def k_means(points: Tensor, first: Tensor) -> Tensor:

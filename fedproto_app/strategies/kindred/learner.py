@@ -169,7 +169,7 @@ class MeansContext(Context):
     newest value, [K, H]."""
 
     def __init__(self, means: Means, squares: Tensor) -> None:
-        self.own, self.squares = means, squares
+        self.means, self.squares = means, squares
 
 
 class Part(NamedTuple):
@@ -195,14 +195,13 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             return []
         arrays = {GRAM: (triangle_size(sizes.width),), MOMENT: (sizes.horizon, sizes.width)}
         reveals = "products of its values at every two times of a sample"
+        means = Sends("means", arrays, remember="latest", any_size=True, reveals=reveals)
         if section.needs_totals:
-            sent = Sends("means", arrays, combine="mean", by_group=section.sharing == "groups")
             of_present = "the means over the clients that take part"
-        else:
-            sent = Sends("means", {PROTOTYPE: (sizes.period,), **arrays})
-            of_present, reveals = "", f"its mean day, and {reveals}"
-        sent = replace(sent, remember="latest", of_present=of_present, any_size=True)
-        return [replace(sent, reveals=reveals)]
+            by_group = section.sharing == "groups"
+            return [replace(means, combine="mean", by_group=by_group, of_present=of_present)]
+        arrays = {PROTOTYPE: (sizes.period,), **arrays}
+        return [replace(means, arrays=arrays, reveals=f"its mean day, and {reveals}")]
 
     @property
     def model(self) -> RandomFeatureForecaster:
@@ -254,14 +253,12 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             self._fit(cohort, row, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 
-    def contribution(
-        self, cohort: Cohort, context: MeansContext, server_round: int
-    ) -> Contribution:
+    def contribution(self, cohort: Cohort, context: MeansContext) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
         arrays = {
-            GRAM: triangle(context.own.gram),
-            MOMENT: context.own.moment.transpose(1, 2),
+            GRAM: triangle(context.means.gram),
+            MOMENT: context.means.moment.transpose(1, 2),
         }
         if self.section.needs_totals:
             arrays = {name: value / UNIT for name, value in arrays.items()}
@@ -281,13 +278,13 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             place = place_of[cohort.names[row]]
             if totals:
                 # A client that only receives has means as well, but has not sent them.
-                sent = cohort.samples.train_samples[row] > 0
-                own = Means(*(mean[row].float().double() * sent for mean in context.own))
+                is_sender = cohort.samples.train_samples[row] > 0
+                sent_means = [mean[row].float().double() * is_sender for mean in context.means]
                 counts = arrays[OTHERS][place].tolist()
                 priors = [
-                    Means((UNIT * gram - own.gram) / others, (UNIT * moment - own.moment) / others)
-                    for (gram, moment), others in zip(totals, counts, strict=True)
-                    if others
+                    Means(*((UNIT * t - m) / count for t, m in zip(total, sent_means, strict=True)))
+                    for total, count in zip(totals, counts, strict=True)
+                    if count
                 ]
             else:
                 priors = self._unpacked(arrays, place)
@@ -300,13 +297,13 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         packed, moments = (
             torch.from_numpy(arrays[name][rows]).double().to(device) for name in (GRAM, MOMENT)
         )
-        return [Means(*both) for both in zip(symmetric(packed, width), moments.mT, strict=True)]
+        return list(map(Means, symmetric(packed, width), moments.mT))
 
     def _fit(
         self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]
     ) -> None:
         """Fit the client in this row. The candidates of all clients at once are gigabytes."""
-        means = Means(*(mean[row] for mean in context.own))
+        means = Means(*(mean[row] for mean in context.means))
         periods = cohort.samples.batch_counts[row]
         is_young = cohort.samples.is_young[row]
         candidates = Candidates(list(self._families(means, priors, periods, is_young)))

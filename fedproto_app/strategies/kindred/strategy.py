@@ -21,7 +21,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientFacts, ClientKey, groups_of_nodes, of_enough
 from fedproto_app.core.messages import Arrays, Guidance, Refusal
 from fedproto_app.core.randomness import numpy_stream
-from fedproto_app.core.round import ClientReply, Received, Round, Total
+from fedproto_app.core.round import ClientReply, Round, Total
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.divergence import pairwise_divergence
 from fedproto_app.maths.ridge import sums_fault, symmetric, triangle_size
@@ -73,7 +73,7 @@ MOST_IN_PAIRS = 4000  # clients whose divergences are a matrix; more are put int
 SAMPLED = 2000  # of these, for the median of their divergences
 Priors = Callable[[Sequence[ClientKey]], Arrays]  # of K clients for every temperature, [K, T, …]
 
-ALL = ""  # the name of the group of all clients
+ALL_CLIENTS = ""  # the name of the group of all clients
 
 
 class KindredStrategy(PersonalStrategy):
@@ -84,12 +84,10 @@ class KindredStrategy(PersonalStrategy):
 
     section: KindredSettings
 
-    def __init__(
-        self, settings: Settings, section: KindredSettings, federation: Federation
-    ) -> None:
-        super().__init__(settings, section, federation)
-        self.final_after_training = section.sharing == "none"
-        self.shared_names = (GRAM, MOMENT) if section.needs_totals else ()
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        self.final_after_training = self.section.sharing == "none"
+        self.shared_names = (GRAM, MOMENT) if self.section.needs_totals else ()
         self._priors_of: Priors | None = None  # of the present evaluation
         self._totals: dict[str, Total] = {}  # of the present evaluation, by group
         self._group_of: dict[ClientKey, str] = {}
@@ -111,18 +109,18 @@ class KindredStrategy(PersonalStrategy):
         if (total := self.received.total) is not None:
             of_node = groups_of_nodes(facts)
             self._group_of = {key: of_node[key.node] for key in facts}
-            sums = {ALL: total, **total.groups}
+            sums = {ALL_CLIENTS: total, **total.groups}
             faults = [self._impossible(part.values, part.clients) for part in sums.values()]
             for fault in filter(None, faults):
                 self.federation.history.refuse(Refusal("", "", f"masked sum of all nodes: {fault}"))
             return {} if any(faults) else sums
         self._group_of = {key: of_client.group for key, of_client in facts.items()}
         clients, by_group = self.received.clients, self.section.sharing == "groups"
-        named = {key: self._group_of[key] for key in clients if by_group}
-        groups = of_enough(named, self.settings.aggregation.secure_minimum)
+        group_of = {key: self._group_of[key] for key in clients if by_group}
+        groups = of_enough(group_of, self.settings.aggregation.secure_minimum)
         return {
             name: Total({n: self._sum(n, keys) for n in (GRAM, MOMENT)}, len(keys))
-            for name, keys in {**groups, ALL: clients}.items()
+            for name, keys in {**groups, ALL_CLIENTS: clients}.items()
             if keys
         }
 
@@ -135,26 +133,22 @@ class KindredStrategy(PersonalStrategy):
             return super().to_evaluate(clients, round_)
         return [key for key in clients if key in self.federation.history.trained]
 
-    def guide_evaluation(
-        self, received: Received, clients: Sequence[ClientKey], round_: Round
-    ) -> Guidance:
+    def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         """Send their priors to the clients that sent means, and everybody's means to those that
         only receive."""
         if self._totals:
             return self._totals_for(clients, round_.facts)
         parts: list[Arrays] = []
-        sending: list[ClientKey] = []
         receiving: list[ClientKey] = []
-        if received.clients and not self.final_after_training:
+        if self.received.clients and not self.final_after_training:
             receiving = [key for key in clients if not round_.facts[key].samples]
-        if self._priors_of is not None:
-            sent = set(received.clients) - set(receiving)
-            sending = [key for key in clients if key in sent]
+        senders = set(self.received.clients) - set(receiving)
+        sending = [key for key in clients if key in senders and self._priors_of is not None]
         if sending and self._priors_of is not None:
             parts.append(self._priors_of(sending))
         if receiving:
-            alike = self._prior_of_everybody(received)
-            parts.append({n: np.repeat(a[None], len(receiving), axis=0) for n, a in alike.items()})
+            prior = self._mean_prior()
+            parts.append({n: np.repeat(a[None], len(receiving), axis=0) for n, a in prior.items()})
         names = (GRAM, MOMENT) if parts else ()
         arrays = {name: np.concatenate([part[name] for part in parts]) for name in names}
         return Guidance(arrays, [key.client for key in (*sending, *receiving)])
@@ -163,23 +157,23 @@ class KindredStrategy(PersonalStrategy):
         self, clients: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
     ) -> Guidance:
         """Return the totals over all clients and over the groups of these."""
-        counted = set(self.received.clients) if self.received.total is None else self._answered
-        keys = [key for key in clients if key in counted or not facts[key].samples]
-        groups = {self._group_of[key] for key in keys} | {ALL}
+        senders = set(self.received.clients) if self.received.total is None else self._answered
+        keys = [key for key in clients if key in senders or not facts[key].samples]
+        groups = {self._group_of[key] for key in keys} | {ALL_CLIENTS}
         sums = {name: self._totals[name] for name in sorted(groups & self._totals.keys())}
-        others = [
-            (part.clients - (facts[key].samples > 0)) * (name in (ALL, self._group_of[key]))
+        counts = [
+            (part.clients - (facts[key].samples > 0)) * (name in (ALL_CLIENTS, self._group_of[key]))
             for key in keys
             for name, part in sums.items()
         ]
         arrays = {n: np.stack([part.values[n] for part in sums.values()]) for n in (GRAM, MOMENT)}
-        arrays[OTHERS] = np.array(others).reshape(len(keys), len(sums))
+        arrays[OTHERS] = np.array(counts).reshape(len(keys), len(sums))
         in_float32 = {name: array.astype(np.float32) for name, array in arrays.items()}
         return Guidance(in_float32, [key.client for key in keys])
 
-    def _prior_of_everybody(self, received: Received) -> Arrays:
+    def _mean_prior(self) -> Arrays:
         """Return the prior of a client without a prototype, alike for every temperature, [T, …]."""
-        means = {name: received.mean(name) for name in (GRAM, MOMENT)}
+        means = {name: self.received.mean(name) for name in (GRAM, MOMENT)}
         return {
             name: np.repeat(mean[None], len(self.section.temperatures), axis=0)
             for name, mean in means.items()
@@ -216,7 +210,6 @@ class KindredStrategy(PersonalStrategy):
         are gigabytes.
         """
         temperatures = self.section.temperatures
-        others = len(divergence) - 1
         weights = [kinship(divergence, t) if t < math.inf else None for t in temperatures]
         priors = {}
         for name in (GRAM, MOMENT):
@@ -227,9 +220,9 @@ class KindredStrategy(PersonalStrategy):
             def mix(start: int, flat: Tensor = flat, mixed: Tensor = mixed) -> None:
                 columns = slice(start, start + COLUMNS_AT_ONCE)
                 block = flat[:, columns].double()
-                for number, of_kin in enumerate(weights):
-                    common = (block.sum(dim=0) - block) / others
-                    mixed[:, number, columns] = common if of_kin is None else of_kin @ block
+                for number, similarity in enumerate(weights):
+                    common = (block.sum(dim=0) - block) / (len(divergence) - 1)
+                    mixed[:, number, columns] = common if similarity is None else similarity @ block
 
             for _ in in_threads(mix, range(0, flat.shape[1], COLUMNS_AT_ONCE)):
                 pass
@@ -245,29 +238,30 @@ class KindredStrategy(PersonalStrategy):
         sample = torch.from_numpy(draws.permutation(len(prototypes))[:SAMPLED])
         median = median_of_unlike(pairwise_divergence(prototypes[sample]))
         scales = [temperature * median for temperature in self.section.temperatures]
-        clusters = [Clusters(prototypes, s, draws) if 0 < s < math.inf else None for s in scales]
+        clusterings = [Clusters(prototypes, s, draws) if 0 < s < math.inf else None for s in scales]
         keys = list(row_of)
         total = torch.zeros_like(self._joined(keys[:1])[0])
-        means = [total.new_zeros(of.count if of else 0, len(total)) for of in clusters]
+        means = [total.new_zeros(c.count if c else 0, len(total)) for c in clusterings]
         for start in range(0, len(keys), ROWS_AT_ONCE):
             block = slice(start, start + ROWS_AT_ONCE)
-            own = self._joined(keys[block])
-            total += own.sum(dim=0)
-            for of, mean in zip(clusters, means, strict=True):
-                if of is not None:
-                    mean += of.sums(own, block)
+            values = self._joined(keys[block])
+            total += values.sum(dim=0)
+            for clusters, mean in zip(clusterings, means, strict=True):
+                if clusters is not None:
+                    mean += clusters.sums(values, block)
 
         def priors(keys: Sequence[ClientKey]) -> Arrays:
-            mixed = total.new_empty(len(keys), len(clusters), len(total), dtype=torch.float32)
+            mixed = total.new_empty(len(keys), len(means), len(total), dtype=torch.float32)
             for start in range(0, len(keys), ROWS_AT_ONCE):
                 block = slice(start, start + ROWS_AT_ONCE)
-                own = self._joined(keys[block])
+                values = self._joined(keys[block])
                 rows = torch.tensor([row_of[key] for key in keys[block]])
-                for number, (of, mean) in enumerate(zip(clusters, means, strict=True)):
-                    common = (total - own) / (len(row_of) - 1)
-                    mixed[block, number] = common if of is None else of.priors(mean, own, rows)
+                for number, (clusters, mean) in enumerate(zip(clusterings, means, strict=True)):
+                    common = (total - values) / (len(row_of) - 1)
+                    similar = clusters.priors(mean, values, rows) if clusters else common
+                    mixed[block, number] = similar
             packed = triangle_size(self.sizes.width)
-            shape = len(keys), len(clusters), self.sizes.horizon, self.sizes.width
+            shape = len(keys), len(means), self.sizes.horizon, self.sizes.width
             return {
                 GRAM: mixed[..., :packed].numpy(),
                 MOMENT: mixed[..., packed:].reshape(shape).numpy(),

@@ -17,15 +17,14 @@ that it matters, by the sums of all clients.
 A client has four candidates: no response, its own, everybody's θ', and θ' with its own deviation
 δ from it, which is the posterior mean of (A, b − A θ', q − 2 θ'ᵀb + θ'ᵀA θ'). They are weighted by
 the likelihood of the client's train part and by how well they explain the seasonal differences of
-its validation part. Own parts do not extrapolate beyond what the client has seen, and θ' not beyond
-what anybody has seen.
+its validation part. A client's own part does not extrapolate beyond the client's values, and θ' not
+beyond all clients' values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +65,7 @@ class Sums:
     square: float
     days: float
 
-    def of(self, features: NDArray[np.bool_]) -> Sums:
+    def select(self, features: NDArray[np.bool_]) -> Sums:
         """Return the sums of these features alone."""
         gram = self.gram[np.ix_(features, features)]
         return replace(self, gram=gram, moment=self.moment[features])
@@ -78,9 +77,9 @@ class Sums:
 
     def without(self, response: Floats) -> Sums:
         """Return the sums of the differences less a response [D]."""
-        left = self.moment - self.gram @ response
-        square = self.square - (self.moment + left) @ response
-        return replace(self, moment=left, square=max(float(square), _TINY))
+        moment = self.moment - self.gram @ response
+        square = self.square - (self.moment + moment) @ response
+        return replace(self, moment=moment, square=max(float(square), _TINY))
 
 
 @dataclass(frozen=True)
@@ -127,24 +126,23 @@ def seasonal_sums(history: History, phi: Floats) -> Sums:
     width, count = phi.shape[1], 0
     gram, moment, square = np.zeros((width, width)), np.zeros(width), 0.0
     used = phi[history.train].any(axis=0)
-    of_used = phi if used.all() else phi[:, used]
-    of_used, values = of_used[history.train], history.values[history.train]
+    used_phi = phi if used.all() else phi[:, used]
+    used_phi, values = used_phi[history.train], history.values[history.train]
     for lag in history.lags:
-        of_values = values[lag:] - values[:-lag]
-        has_both = np.isfinite(of_values)
-        of_values = np.where(has_both, of_values, 0.0)
-        of_features = of_used[lag:] - of_used[:-lag]
-        of_features[~has_both] = 0.0
-        gram[np.ix_(used, used)] += of_features.T @ of_features
-        moment[used] += of_features.T @ of_values
-        square += float(of_values @ of_values)
+        value_changes = values[lag:] - values[:-lag]
+        has_both = np.isfinite(value_changes)
+        value_changes = np.where(has_both, value_changes, 0.0)
+        feature_changes = used_phi[lag:] - used_phi[:-lag]
+        feature_changes[~has_both] = 0.0
+        gram[np.ix_(used, used)] += feature_changes.T @ feature_changes
+        moment[used] += feature_changes.T @ value_changes
+        square += float(value_changes @ value_changes)
         count += int(has_both.sum())
     divisor = max(count, 1)
-    days = history.train_days
-    return Sums(gram / divisor, moment / divisor, square / divisor, days)
+    return Sums(gram / divisor, moment / divisor, square / divisor, history.train_days)
 
 
-def seen(v: Floats, train: slice) -> Floats:
+def bin_counts(v: Floats, train: slice) -> Floats:
     """Return how many values of the train part lie in each bin of ±3, [3, k, bins]."""
     shape = v.shape[1:]
     places = np.clip(((v[train] + LARGEST) * BINS / (2 * LARGEST)).astype(int), 0, BINS - 1)
@@ -153,7 +151,7 @@ def seen(v: Floats, train: slice) -> Floats:
     return counts.astype(float).reshape(*shape, BINS)
 
 
-def seen_range(counts: Floats) -> tuple[Floats, Floats]:
+def supported_range(counts: Floats) -> tuple[Floats, Floats]:
     """Return the lowest and the highest value, [3, k], that enough values of all clients support.
 
     counts: [3, k, bins]. Without such a bin both are 0.
@@ -181,11 +179,11 @@ def posterior(sums: Sums, factors: Floats) -> tuple[Floats, float]:
     """Return the posterior mean of θ, [D], and the logarithm of its likelihood over the likelihood
     of no response, which counts half itself. factors: [D], which scale the features first."""
     used = factors > 0
-    logs, of_used = evidence(sums.scaled(factors).of(used))
+    logs, solutions = evidence(sums.scaled(factors).select(used))
     logs = np.append(logs - np.log(len(logs)), 0.0)
     total = np.logaddexp.reduce(logs)
     solution = np.zeros(len(used))
-    solution[used] = factors[used] * (np.exp(logs[:-1] - total) @ of_used)
+    solution[used] = factors[used] * (np.exp(logs[:-1] - total) @ solutions)
     return solution, float(total - np.log(2))
 
 
@@ -198,7 +196,7 @@ def column_weights(sums: Sums, columns: Columns) -> Floats:
     for column in np.flatnonzero(columns.is_used):
         is_of_column = np.zeros(weights.shape, dtype=bool)
         is_of_column[:, column] = True
-        logs, _ = evidence(sums.of(is_of_column.ravel() & columns.features))
+        logs, _ = evidence(sums.select(is_of_column.ravel() & columns.features))
         log_odds = np.logaddexp.reduce(logs) - np.log(len(logs))
         weights[:, column] = 1 / (1 + np.exp(-np.clip(log_odds, -_LARGEST_LOG, _LARGEST_LOG)))
     return weights.ravel() * columns.features
@@ -207,21 +205,19 @@ def column_weights(sums: Sums, columns: Columns) -> Floats:
 def fitted(
     history: History,
     columns: Columns,
-    own: Sums,
-    everybody: Sums | None,
-    seen_by_all: tuple[Floats, Floats],
+    sums: Sums,
+    mean_sums: Sums | None,
+    range_of_all: tuple[Floats, Floats],
 ) -> Response:
     """Return the client's response.
 
-    own: its sums. everybody: the means over all clients, None without any. seen_by_all: see
-    `seen_range`.
+    sums: the client's. mean_sums: the means over all clients, None without any. range_of_all: see
+    `supported_range`.
     """
-    ranges = (_range_of(history.v[history.train]), seen_by_all)
-    found = _candidates(own, everybody, columns)
-    solutions = np.stack([candidate.parts for candidate in found])  # (C, 2, D)
+    ranges = (_range_of(history.v[history.train]), range_of_all)
+    solutions, logs = _candidates(sums, mean_sums, columns)
     errors = _errors(history, columns, ranges, solutions)
     validated = (history.validation.stop - history.validation.start) / history.period
-    logs = np.array([candidate.log_weight for candidate in found])
     if errors.min() > _TINY:
         logs = logs - _ETA * validated * (errors / errors.min() - 1)
     weights = np.exp(logs - np.logaddexp.reduce(logs))
@@ -230,39 +226,26 @@ def fitted(
     return Response(columns, tuple(parts))
 
 
-class _Candidate(NamedTuple):
-    """A response: θ on features within the client's own range and within everybody's, [2, D], and
-    the logarithm of its weight by the train part."""
-
-    parts: Floats
-    log_weight: float
-
-
-def _candidates(own: Sums, everybody: Sums | None, columns: Columns) -> list[_Candidate]:
-    if everybody is not None:
-        everybody = replace(everybody, days=max(everybody.days, own.days))
-    factors = column_weights(everybody or own, columns)
-    nothing = np.zeros(len(factors))
-    counted = min(1.0, _MOST_DAYS / own.days)  # share of the train part's likelihood that counts
-    mine, log_mine = posterior(own, factors)
-    found = [
-        _Candidate(np.stack([nothing, nothing]), 0.0),
-        _Candidate(np.stack([mine, nothing]), counted * log_mine),
-    ]
-    if everybody is not None:
-        shared, _ = posterior(everybody, factors)
-        left = own.without(shared)
-        deviation, log_deviation = posterior(left, factors)
-        log_left = np.log(left.square / own.square) if own.square > 0 else 0.0
-        log_shared = -_INDEPENDENT / 2 * own.days * log_left
-        prior = np.log(min(_MOST_PRIOR, everybody.days / own.days) / 2)
-        found += [
-            _Candidate(np.stack([nothing, shared]), prior + counted * log_shared),
-            _Candidate(
-                np.stack([deviation, shared]), prior + counted * (log_shared + log_deviation)
-            ),
-        ]
-    return found
+def _candidates(sums: Sums, mean_sums: Sums | None, columns: Columns) -> tuple[Floats, Floats]:
+    """Return each candidate's θ on features within the client's range and within all clients',
+    [C, 2, D], and the logarithm of its weight by the train part, [C]."""
+    if mean_sums is not None:
+        mean_sums = replace(mean_sums, days=max(mean_sums.days, sums.days))
+    factors = column_weights(mean_sums or sums, columns)
+    zeros = np.zeros(len(factors))
+    share = min(1.0, _MOST_DAYS / sums.days)  # of the train part's likelihood that counts
+    local, log_local = posterior(sums, factors)
+    solutions, logs = [(zeros, zeros), (local, zeros)], [0.0, share * log_local]
+    if mean_sums is not None:
+        common, _ = posterior(mean_sums, factors)
+        remainder = sums.without(common)
+        deviation, log_deviation = posterior(remainder, factors)
+        log_unexplained = np.log(remainder.square / sums.square) if sums.square > 0 else 0.0
+        log_common = -_INDEPENDENT / 2 * sums.days * log_unexplained
+        prior = np.log(min(_MOST_PRIOR, mean_sums.days / sums.days) / 2)
+        solutions += [(zeros, common), (deviation, common)]
+        logs += [prior + share * log_common, prior + share * (log_common + log_deviation)]
+    return np.array(solutions), np.array(logs)
 
 
 def _range_of(v: Floats) -> tuple[Floats, Floats]:
@@ -287,9 +270,9 @@ def _errors(
     if not len(steps):
         return np.zeros(len(solutions))
     first = int(steps[0]) - history.lags[0]
-    left = np.repeat(history.values[first:, None], len(solutions), axis=1)
+    residuals = np.repeat(history.values[first:, None], len(solutions), axis=1)
     for place, within in enumerate(ranges):
         v, positions = np.clip(history.v[first:], *within), history.positions[first:]
-        left -= explained(v, positions, history.period, columns, solutions[:, place])
-    differences = left[steps - first] - left[steps - first - history.lags[0]]
+        residuals -= explained(v, positions, history.period, columns, solutions[:, place])
+    differences = residuals[steps - first] - residuals[steps - first - history.lags[0]]
     return np.asarray((differences**2).mean(axis=0), dtype=np.float64)

@@ -25,21 +25,21 @@ class Moments(NamedTuple):
     """Sums over clients, of the columns and their trailing means [3, k].
 
     mean, square, variance: of each client's mean, its square, and the client's variance. clients:
-    [k], the number that have a value of the column. others: [k], the number that have a value other
-    than 0 and 1. years: [1], the number of clients with a year of values.
+    [k], the number that have a value of the column. numeric: [k], the number that have a value
+    other than 0 and 1. years: [1], the number of clients with a year of values.
     """
 
     mean: Floats
     square: Floats
     variance: Floats
     clients: Floats
-    others: Floats
+    numeric: Floats
     years: Floats
 
-    def less(self, own: Moments) -> Moments:
+    def less(self, client: Moments) -> Moments:
         """Return these sums without one client's."""
         totals: Iterator[Floats] = iter(self)
-        return Moments(*(total - value for total, value in zip(totals, own, strict=True)))
+        return Moments(*(total - value for total, value in zip(totals, client, strict=True)))
 
     @property
     def size(self) -> Floats:
@@ -57,7 +57,7 @@ class Moments(NamedTuple):
         return Columns(
             mean,
             np.sqrt(np.maximum(variance, 0.0)),
-            is_plain=(self.others < 0.5) | is_year,
+            is_plain=(self.numeric < 0.5) | is_year,
             is_used=(self.clients > 0.5) & ~(is_year & (self.years[0] < 0.5)),
         )
 
@@ -66,9 +66,10 @@ def stated_moments(scales: Mapping[str, tuple[float, float]], names: Sequence[st
     """Return moments with these means and deviations, and 0 and 1 for all other columns."""
     mean, deviation = np.array([scales.get(name, (0.0, 1.0)) for name in names]).reshape(-1, 2).T
     wide = np.ones((WIDTHS, 1))
-    is_other = np.isin(names, list(scales)).astype(float)
-    ones = np.ones(len(names))
-    return Moments(wide * mean, wide * mean**2, wide * deviation**2, ones, is_other, np.ones(1))
+    is_numeric = np.isin(names, list(scales)).astype(float)
+    clients = np.ones(len(names))
+    variance = wide * deviation**2
+    return Moments(wide * mean, wide * mean**2, variance, clients, is_numeric, np.ones(1))
 
 
 def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
@@ -78,11 +79,11 @@ def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
     wide = trailing_means(np.nan_to_num(filled(known)), period)[train]
     first = np.isfinite(known).argmax(axis=0)
     later = np.arange(train.start, train.stop)[:, None] >= first  # zeros before the first value
-    counted = (later & has_value)[:, None].repeat(WIDTHS, axis=1)
-    count = np.maximum(counted.sum(axis=0), 1)
-    mean = np.where(counted, wide, 0.0).sum(axis=0) / count
-    variance = np.where(counted, (wide - mean) ** 2, 0.0).sum(axis=0) / count
-    is_other = np.isfinite(known[train]) & ~np.isin(known[train], (0.0, 1.0))
+    is_present = (later & has_value)[:, None].repeat(WIDTHS, axis=1)
+    count = np.maximum(is_present.sum(axis=0), 1)
+    mean = np.where(is_present, wide, 0.0).sum(axis=0) / count
+    variance = np.where(is_present, (wide - mean) ** 2, 0.0).sum(axis=0) / count
+    is_numeric = np.isfinite(known[train]) & ~np.isin(known[train], (0.0, 1.0))
     step = 0.0 if series.clock is None else series.clock.step_seconds
     has_year = (train.stop - train.start) * step >= _YEAR
     return Moments(
@@ -90,23 +91,24 @@ def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
         mean**2,
         variance,
         has_value.astype(float),
-        is_other.any(axis=0).astype(float),
+        is_numeric.any(axis=0).astype(float),
         np.array([float(has_year)]),
     )
 
 
-def unit_fault(own: Moments, total: Moments, names: Sequence[str]) -> str | None:
+def unit_fault(client: Moments, total: Moments, names: Sequence[str]) -> str | None:
     """Return which column of a client is far larger than in the total, or in the total without the
     client, as if it were in another unit. Return None if none is."""
-    rest = total.less(own)
+    remainder = total.less(client)
     for column, name in enumerate(names):
-        mine, sizes = own.size[column], [total.size[column]]
-        if rest.clients[column] > 0.5 and rest.square[0, column] + rest.variance[0, column] >= 0:
-            sizes.append(rest.size[column])
+        size, sizes = client.size[column], [total.size[column]]
+        square = remainder.square[0, column] + remainder.variance[0, column]
+        if remainder.clients[column] > 0.5 and square >= 0:
+            sizes.append(remainder.size[column])
         usual = min(sizes)
-        if usual > 0 and mine > _OTHER_UNIT * usual:
+        if usual > 0 and size > _OTHER_UNIT * usual:
             return (
-                f"its column {name!r} is about {mine / usual:.0f} times as large as other "
+                f"its column {name!r} is about {size / usual:.0f} times as large as other "
                 "clients': is it in another unit?"
             )
     return None

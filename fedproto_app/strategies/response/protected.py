@@ -22,7 +22,7 @@ from fedproto_app.maths.ridge import definite, symmetric, triangle_size
 from fedproto_app.strategies.response.features import FEATURES, LARGEST, WIDTHS, Floats
 from fedproto_app.strategies.response.fit import BINS, FEWEST_IN_BIN, Sums
 
-_SEEN = 2.0  # standardised values up to which clients are taken to have seen some
+_LARGEST_USUAL = 2.0  # standardised value up to which clients are assumed to have values
 _USUAL_DIAGONAL = 0.75  # of A, because neighbouring days have similar weather
 _USUAL_ROW = 2.5  # length of b and q together, for a single column
 _USUAL_DAYS = 40.0  # so that the days are neither hidden by the noise nor most of a row
@@ -35,7 +35,7 @@ def private_size(features: int) -> int:
 
 def private_row(sums: Sums, features: NDArray[np.bool_]) -> Floats:
     """Return A, b, q and the days as a row. features: [D], those that may differ from 0."""
-    used = sums.of(features)
+    used = sums.select(features)
     upper = used.gram[np.triu_indices(len(used.moment))]
     days = np.diag(used.gram).mean() * sums.days / _USUAL_DAYS
     return np.concatenate([upper, used.moment, [sums.square, days]])
@@ -84,10 +84,10 @@ def _expanded(
     return sums
 
 
-def usual_seen(columns: int) -> Floats:
-    """Return counts in bins as if clients had seen values up to ±2, [3, columns, bins]."""
+def usual_bin_counts(columns: int) -> Floats:
+    """Return counts in bins as if clients had values up to ±2, [3, columns, bins]."""
     middles = LARGEST * (2 * np.arange(BINS) + 1 - BINS) / BINS
-    counts = np.where(np.abs(middles) < _SEEN, float(FEWEST_IN_BIN), 0.0)
+    counts = np.where(np.abs(middles) < _LARGEST_USUAL, float(FEWEST_IN_BIN), 0.0)
     return np.broadcast_to(counts, (WIDTHS, columns, BINS)).copy()
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.messages import Arrays, Guidance
-from fedproto_app.core.round import ClientReply, Received, Round
+from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.data.clock import DAY
@@ -45,11 +45,11 @@ from fedproto_app.strategies.response.fit import (
     FEWEST_PER_FEATURE,
     History,
     Sums,
+    bin_counts,
     fitted,
     lags_of,
     seasonal_sums,
-    seen,
-    seen_range,
+    supported_range,
 )
 from fedproto_app.strategies.response.moments import (
     Moments,
@@ -61,8 +61,10 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.trust.discrete_noise import LARGEST as LARGEST_NOISE
 
 PREFIX = "response-"  # of the arrays of the stage
-MOMENTS = tuple(PREFIX + name for name in Moments._fields)
-GRAM, MOMENT, SEEN, COUNTS = (f"{PREFIX}{name}" for name in ("gram", "moment", "seen", "counts"))
+MOMENTS = tuple(
+    PREFIX + name for name in ("mean", "square", "variance", "clients", "others", "years")
+)
+GRAM, MOMENT, BIN_COUNTS, COUNTS = (PREFIX + name for name in ("gram", "moment", "seen", "counts"))
 ROW = "row-of-response"  # from clients to the server alone
 
 # Features are at most 3 in size, so their differences have squares of at most 36. The values have
@@ -125,7 +127,7 @@ class MomentsLearner(_StageLearner):
             )
         ]
 
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: Context) -> Contribution:
         return _stacked([_packed(self.moments(client)) for client in self.clients(cohort)])
 
 
@@ -136,8 +138,11 @@ class SumsLearner(_StageLearner):
     def sends(cls, section: ResponseSettings, sizes: Sizes) -> Sequence[Sends]:
         width, scaled = FEATURES * sizes.known, len(section.of_columns)
         reveals = "how its values change with the columns that are known in advance"
-        seen = {SEEN: (WIDTHS, sizes.known, BINS), COUNTS: (3,)}
-        of_columns = {GRAM: (triangle_size(width),), **seen}
+        of_columns: dict[str, tuple[int, ...]] = {
+            GRAM: (triangle_size(width),),
+            BIN_COUNTS: (WIDTHS, sizes.known, BINS),
+            COUNTS: (3,),
+        }
         releases, row = [], protected.private_size(FEATURES * scaled + max(sizes.known - scaled, 0))
         if section.columns == "public":
             releases = [Sends("columns", of_columns, combine="sum", any_size=True, clip="public")]
@@ -149,16 +154,16 @@ class SumsLearner(_StageLearner):
         sums = Sends("response", {ROW: (row,)}, combine="sum", clip="rows", reveals=reveals)
         return [*releases, replace(sums, any_size=True)]
 
-    def contribution(self, cohort: Cohort, context: Context, server_round: int) -> Contribution:
+    def contribution(self, cohort: Cohort, context: Context) -> Contribution:
         assert isinstance(context, _Received)
         total = moments_in(context.totals)
         rows, refused = [], {}
         for row, client in enumerate(self.clients(cohort)):
-            own = self.moments(client)
-            if fault := unit_fault(own, total, client.series.columns):
+            if fault := unit_fault(self.moments(client), total, client.series.columns):
                 refused[row] = fault
-            history = history_of(client, self.data, total.columns(client.series.columns))
-            rows.append(_sums_sent(history, total.columns(client.series.columns), self.section))
+            columns = total.columns(client.series.columns)
+            history = history_of(client, self.data, columns)
+            rows.append(_sums_sent(history, columns, self.section))
         return replace(_stacked(rows), refused=refused)
 
 
@@ -200,11 +205,11 @@ def _sums_sent(history: History, columns: Columns, section: ResponseSettings) ->
     """
     sums = seasonal_sums(history, history.features(columns))
     values = int(np.isfinite(history.values[history.train]).sum())
-    few = values < FEWEST_PER_FEATURE * max(1, int(columns.features.sum()))
+    has_few = values < FEWEST_PER_FEATURE * max(1, int(columns.features.sum()))
     arrays = {
         GRAM: sums.gram[np.triu_indices(len(sums.moment))],
         MOMENT: sums.moment,
-        SEEN: seen(history.v, history.train),
+        BIN_COUNTS: bin_counts(history.v, history.train),
         COUNTS: np.array([1.0, sums.days, sums.square]),
     }
     if section.columns == "public":
@@ -213,7 +218,7 @@ def _sums_sent(history: History, columns: Columns, section: ResponseSettings) ->
         arrays[ROW] = protected.public_row(sums)
     elif section.scales:
         arrays = {ROW: protected.private_row(sums, columns.features)}
-    return {n: (0 * array if few else array).astype(np.float32) for n, array in arrays.items()}
+    return {n: (0 * array if has_few else array).astype(np.float32) for n, array in arrays.items()}
 
 
 def sums_in(arrays: Mapping[str, AnyArray]) -> Sums | None:
@@ -238,22 +243,21 @@ class _TotalStrategy(PersonalStrategy):
     section: ResponseSettings
 
     def __init__(self, settings: Settings, federation: Federation, totals: Arrays) -> None:
-        super().__init__(settings, settings.response, federation)
+        super().__init__(settings, federation)
         self.totals = totals
 
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
         return eligible
 
-    def guide(self, received: Received, clients: Sequence[ClientKey], round_: Round) -> Guidance:
+    def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
         return Guidance(dict(self.totals))
 
-    def update(self, received: Received, round_: Round) -> None:
+    def update(self, round_: Round) -> None:
         names = [name for release in self.releases for name in release.arrays]
-        if received.total is not None:
-            sums = {name: received.total.values[name] for name in names}
-            clients = received.total.clients
+        if (total := self.received.total) is not None:
+            sums, clients = {name: total.values[name] for name in names}, total.clients
         else:
-            replies = sorted(received.fresh, key=lambda reply: reply.key)
+            replies = self.received.fresh
             clients = len(replies)
             sums = {
                 name: np.sum([reply.arrays[name] for reply in replies], axis=0, dtype=np.float64)
@@ -262,7 +266,7 @@ class _TotalStrategy(PersonalStrategy):
             }
         if ROW in sums:
             sums = self._from_rows(sums, clients)
-        self.totals.update({name: total.astype(np.float32) for name, total in sums.items()})
+        self.totals.update({name: array.astype(np.float32) for name, array in sums.items()})
 
     def _from_rows(self, sums: dict[str, Floats], clients: int) -> dict[str, Floats]:
         """Return the totals that nodes get, from sums over so many clients with rows in them."""
@@ -279,7 +283,7 @@ class _TotalStrategy(PersonalStrategy):
         return {
             GRAM: means.gram[upper],
             MOMENT: means.moment,
-            SEEN: protected.usual_seen(len(names)),
+            BIN_COUNTS: protected.usual_bin_counts(len(names)),
             COUNTS: np.array([1.0, means.days, means.square]),
         }
 
@@ -292,7 +296,7 @@ class MomentsStrategy(_TotalStrategy):
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
         """Return why these cannot be the moments of one client, or None."""
         moments = moments_in(reply.arrays)
-        flags = np.concatenate([moments.clients, moments.others, moments.years])
+        flags = np.concatenate([moments.clients, moments.numeric, moments.years])
         if not np.isin(flags, (0, 1)).all():
             return "its moments count more than one client"
         if min(moments.square.min(), moments.variance.min()) < 0:
@@ -308,7 +312,7 @@ class MomentsStrategy(_TotalStrategy):
             return {}
         usual = _median_client(list(all_moments.values()))
         names = self.federation.shape.known
-        faults = {key: unit_fault(own, usual, names) for key, own in all_moments.items()}
+        faults = {key: unit_fault(m, usual, names) for key, m in all_moments.items()}
         return {key: fault for key, fault in faults.items() if fault}
 
 
@@ -340,7 +344,7 @@ class SumsStrategy(_TotalStrategy):
         has_days = sends <= days <= MOST_DAYS
         if sends not in (0, 1) or not has_days or not 0 <= square <= LARGEST_MEAN_SQUARE:
             return f"its sums count as {sends:g} clients with {days:g} days"
-        if arrays[SEEN].min() < 0:
+        if arrays[BIN_COUNTS].min() < 0:
             return "it has seen fewer than 0 values"
         if not sends:
             sends_some = any(array.any() for array in arrays.values())
@@ -353,41 +357,33 @@ class SumsStrategy(_TotalStrategy):
 
 def _median_client(moments: Sequence[Moments]) -> Moments:
     """Return a client whose moments are the medians of the clients that have a column."""
-    clients = np.array([one.clients for one in moments]).max(axis=0)
-    sizes = np.array([np.where(one.size > 0, one.size, np.nan) for one in moments])
-    with np.errstate(all="ignore"):
-        middle = np.array(
-            [np.median(c[np.isfinite(c)]) if np.isfinite(c).any() else 0 for c in sizes.T]
-        )
-    zeros = np.zeros((WIDTHS, len(middle)))
+    clients = np.array([m.clients for m in moments]).max(axis=0)
+    sizes = np.array([m.size for m in moments])
+    medians = np.array([np.median(size[size > 0]) if (size > 0).any() else 0 for size in sizes.T])
+    zeros = np.zeros((WIDTHS, len(medians)))
     square = zeros.copy()
-    square[0] = middle**2
-    return Moments(zeros, square, zeros, clients, np.zeros(len(middle)), np.zeros(1))
+    square[0] = medians**2
+    return Moments(zeros, square, zeros, clients, np.zeros(len(medians)), np.zeros(1))
 
 
 class ResponseStrategy(FlowerStrategy):
     """The rounds of the stage, and then the method's rounds."""
 
     def __init__(self, settings: Settings, federation: Federation, method: BaseStrategy) -> None:
-        super().__init__(method)
         self._totals: Arrays = {}
-        self._stage: list[_TotalStrategy] = []
+        strategies: Sequence[type[_TotalStrategy]] = ()
         if settings.response.sharing == "all":
             strategies = (MomentsStrategy, SumsStrategy)[bool(settings.response.scales) :]
-            self._stage = [of(settings, federation, self._totals) for of in strategies]
+        stage = [make(settings, federation, self._totals) for make in strategies]
+        super().__init__(method, stage)
         self._informed: set[str] = set()  # nodes that have the totals
-
-    def method_of(self, server_round: int) -> BaseStrategy:
-        if server_round <= len(self._stage):
-            return self._stage[server_round - 1]
-        return self.method
 
     def first_phase_for(self, node: str) -> Arrays:
         return {} if node in self._informed else self._totals
 
     def answered(self, nodes: Collection[str], server_round: int) -> None:
         """Send the totals again to nodes that did not answer, because they may have lost them."""
-        if server_round > len(self._stage):
+        if server_round > len(self.first):
             self._informed = (self._informed - self.asked) | set(nodes)
 
     def state(self) -> dict[str, AnyArray]:
@@ -433,9 +429,9 @@ def without_response(
             continue
         assert isinstance(client, ClientWindows)
         data = task.settings.data
-        own = moments_of(client.series, client.trained, data.period)
-        total = moments_in(totals) if totals else own
-        if fault := unit_fault(own, total, client.series.columns):
+        moments = moments_of(client.series, client.trained, data.period)
+        total = moments_in(totals) if totals else moments
+        if fault := unit_fault(moments, total, client.series.columns):
             refused[name] = fault
             continue
         columns = total.columns(client.series.columns)
@@ -449,9 +445,12 @@ def _response(
 ) -> Response:
     """Return the response of a client."""
     history = history_of(client, data, columns)
-    own = seasonal_sums(history, history.features(columns))
-    counts = totals[SEEN].astype(np.float64) if totals else seen(history.v, history.train)
-    return fitted(history, columns, own, sums_in(totals) if totals else None, seen_range(counts))
+    sums = seasonal_sums(history, history.features(columns))
+    if not totals:
+        counts = bin_counts(history.v, history.train)
+        return fitted(history, columns, sums, None, supported_range(counts))
+    counts = totals[BIN_COUNTS].astype(np.float64)
+    return fitted(history, columns, sums, sums_in(totals), supported_range(counts))
 
 
 def _digest(arrays: Arrays) -> str:

@@ -70,7 +70,7 @@ def server(
         partitions = len(nodes) if simulated else 0
         admit(federation, names, "", DECLARED, groups, partitions=partitions)
     kind = EvolutionaryClusterStrategy if settings.method == "fed-react" else IfcaStrategy
-    return kind(settings, settings.method_settings, federation)
+    return kind(settings, federation)
 
 
 def at(*degrees: float, length: float = 1.0) -> list[Head]:
@@ -115,9 +115,7 @@ def play(
     keys = strategy.chosen(members.clients(), round_)
     train = {
         members.node_id(node): deepcopy(  # as a message is
-            strategy.guide(strategy.received, of_node, round_).with_model(
-                strategy.shared_for(of_node)
-            )
+            strategy.guide(of_node, round_).with_model(strategy.shared_for(of_node))
         )
         for node, of_node in _by_node(keys)
     }
@@ -128,7 +126,7 @@ def play(
     if round_.evaluated:
         keys = strategy.to_evaluate(members.clients(), round_)
         for node, of_node in _by_node(keys):
-            guidance = strategy.guide_evaluation(strategy.received, of_node, round_)
+            guidance = strategy.guide_evaluation(of_node, round_)
             evaluate[members.node_id(node)] = guidance.with_model(strategy.shared_for(of_node))
         answering = [key for key in keys if members.node_id(key.node) not in unevaluated]
         strategy.answered({key.node for key in keys}, answering, evaluation=True)

@@ -78,7 +78,7 @@ def test_the_encoder_and_nothing_else_is_learned_and_sent() -> None:
     for name, value in cohort.parameters.items():
         moved = (value != initial[name]).flatten(start_dim=1).any(dim=1)
         assert moved[:2].all(), name
-    contribution = learner.contribution(cohort, Context(), 1)
+    contribution = learner.contribution(cohort, Context())
     assert contribution.arrays == {}
 
 

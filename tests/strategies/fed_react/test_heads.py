@@ -62,7 +62,7 @@ def trained(
     learner.begin(cohort)
     context = learner.context(NO_GUIDANCE, cohort)
     losses = train_cohort(learner, cohort, context)
-    return cohort, losses, learner.contribution(cohort, context, server_round).arrays
+    return cohort, losses, learner.contribution(cohort, context).arrays
 
 
 @pytest.mark.parametrize(("samples", "sizes"), [(3, [3, 3, 1]), (6, [6, 5, 1]), (0, [9, 5, 1])])

@@ -13,6 +13,7 @@ from fedproto_app.strategies.response.fit import (
     BINS,
     History,
     Sums,
+    bin_counts,
     column_weights,
     evidence,
     fitted,
@@ -20,8 +21,7 @@ from fedproto_app.strategies.response.fit import (
     pairs,
     posterior,
     seasonal_sums,
-    seen,
-    seen_range,
+    supported_range,
 )
 
 PERIOD = 24
@@ -74,8 +74,8 @@ def test_others_have_seen_what_a_client_has_not() -> None:
     both = Sums(
         (own.gram + other.gram) / 2, (own.moment + other.moment) / 2, other.square / 2, 32.0
     )
-    counts = seen(mine.v, mine.train) + seen(theirs.v, theirs.train)
-    shared = fitted(mine, COLUMNS, own, both, seen_range(counts)).values(there, 0, PERIOD)
+    counts = bin_counts(mine.v, mine.train) + bin_counts(theirs.v, theirs.train)
+    shared = fitted(mine, COLUMNS, own, both, supported_range(counts)).values(there, 0, PERIOD)
     rises = shared[2 * PERIOD + 12] - shared[12]
     assert 0.3 < rises <= 1.01  # of the slope 1, as it knows too little to weigh them by
 
@@ -157,9 +157,9 @@ def test_a_range_is_what_enough_values_support() -> None:
     counts = np.zeros((3, 1, BINS))
     counts[:, 0, [3, 8, 12]] = 100
     counts[:, 0, 20] = 1
-    lowest, highest = seen_range(counts)
+    lowest, highest = supported_range(counts)
     np.testing.assert_allclose([lowest[0, 0], highest[0, 0]], [-2.25, 0.25])
-    assert not np.any(seen_range(np.zeros((3, 1, BINS))))
+    assert not np.any(supported_range(np.zeros((3, 1, BINS))))
 
 
 def test_weeks_of_days_give_a_second_lag() -> None:

@@ -15,14 +15,14 @@ from fedproto_app.core.round import ClientReply, Round, Total
 from fedproto_app.data.shape import DataShape
 from fedproto_app.report.runs import read_rounds
 from fedproto_app.settings import settings_from
-from fedproto_app.strategies.response.fit import Sums, seen_range
+from fedproto_app.strategies.response.fit import Sums, supported_range
 from fedproto_app.strategies.response.protected import (
     private_row,
     private_size,
     private_sums,
     public_row,
     public_sums,
-    usual_seen,
+    usual_bin_counts,
 )
 from fedproto_app.strategies.response.stage import (
     GRAM,
@@ -77,7 +77,7 @@ def test_public_columns_leave_b_and_q_in_the_row() -> None:
 
 
 def test_without_the_counts_of_values_two_deviations_count_as_seen() -> None:
-    lowest, highest = seen_range(usual_seen(2))
+    lowest, highest = supported_range(usual_bin_counts(2))
     assert (lowest == -2).all()
     assert (highest == 2).all()
     assert lowest.shape == (3, 2)
@@ -109,8 +109,8 @@ def test_the_server_gives_nodes_the_same_arrays_as_without_noise() -> None:
     width = 17
     sums = Sums(np.eye(32), np.full(32, 0.1), 4.0, 30.0)
     row = 100 * private_row(sums, moments_in(of.totals).columns(COLUMNS).features)
-    received: Any = SimpleNamespace(total=Total({ROW: row}, 100, np.zeros(0, np.int64)))
-    of.update(received, SimpleNamespace())  # type: ignore[arg-type]
+    of.received.take_total(Total({ROW: row}, 100))
+    of.update(Round())
     means = sums_in(of.totals)
     assert means is not None
     assert np.count_nonzero(means.moment) == width

@@ -20,17 +20,18 @@ from fedproto_app.settings.data import ResponseSettings
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.strategies.response.moments import Moments, moments_of, unit_fault
 from fedproto_app.strategies.response.stage import (
+    BIN_COUNTS,
     COUNTS,
     GRAM,
     MOMENT,
     MOMENTS,
-    SEEN,
     MomentsStrategy,
     SumsStrategy,
     _sums_sent,
     history_of,
 )
 from fedproto_app.tasks.table import make_task
+from fedproto_app.trust.averaging import Averaging
 from tests.helpers.local_grid import run_small
 from tests.helpers.weather import CHANGES, COLUMNS, weather_series
 
@@ -121,7 +122,8 @@ def test_a_client_without_a_train_part_has_no_moments() -> None:
 
 def strategy(kind: type[Any]) -> Any:
     settings = settings_from({**CHANGES, "data.known": "wind"})
-    return kind(settings, None, {})
+    shape, averaging = DataShape(known=("wind",)), Averaging(settings.aggregation)
+    return kind(settings, SimpleNamespace(shape=shape, averaging=averaging), {})
 
 
 def reply(**arrays: Any) -> ClientReply:
@@ -133,7 +135,7 @@ def reply(**arrays: Any) -> ClientReply:
     ("change", "message"),
     [
         ({"clients": [2.0]}, "count more than one client"),
-        ({"others": [0.5]}, "count more than one client"),
+        ({"numeric": [0.5]}, "count more than one client"),
         ({"variance": np.full((3, 1), -1.0)}, "a negative square"),
         ({"square": np.full((3, 1), 7.0)}, "contradict each other"),
     ],
@@ -149,7 +151,7 @@ def sums(**changes: Any) -> dict[str, Any]:
     return {
         GRAM: np.eye(16)[upper],
         MOMENT: np.full(16, 0.1),
-        SEEN: np.zeros((3, 1, 24)),
+        BIN_COUNTS: np.zeros((3, 1, 24)),
         COUNTS: [1, 30, 4],
         **changes,
     }
@@ -162,7 +164,7 @@ def sums(**changes: Any) -> dict[str, Any]:
         ({COUNTS: [1, 0, 4]}, "with 0 days"),
         ({COUNTS: [1, 1e9, 4]}, "with 1e+09 days"),
         ({COUNTS: [0, 0, 0]}, "says that it sends none"),
-        ({SEEN: np.full((3, 1, 24), -1.0)}, "fewer than 0 values"),
+        ({BIN_COUNTS: np.full((3, 1, 24), -1.0)}, "fewer than 0 values"),
         ({COUNTS: [1, 30, 0.01]}, "cannot be those of its values"),
         ({MOMENT: np.full(16, 100.0)}, "cannot be those of its values"),
         ({GRAM: 1e4 * np.eye(16)[np.triu_indices(16)]}, "cannot be those of its values"),
