@@ -190,7 +190,7 @@ def _table(
     """
     from fedproto_app.data.recognition import reading_of  # the readers are slow to import
 
-    table = changed_settings(config, ()) | asked
+    table: dict[str, object] = {**changed_settings(config, ()), **asked}
     if path:
         table["data.path"] = path
     if not path or "data.source" in table:

@@ -140,6 +140,7 @@ class Method:
     """A method of federated learning.
 
     name: in tables, run folders and summaries; of the app's own methods also in the settings.
+    title: for readers of tables and reports, or one for each task; "": the name.
     strategy, learner: the server's and the clients' half.
     settings: the class of its table of settings. Both halves get the table.
     tasks: those that it works with; empty: all.
@@ -165,6 +166,7 @@ class Method:
     strategy: ByTask = field(hash=False)
     learner: ByTask = field(hash=False)
     settings: type[Section] = Section
+    title: str | Mapping[str, str] = field(default="", hash=False)
     tasks: tuple[str, ...] = ()
     table: str = ""
     model: str | Mapping[str, str] = field(default="", hash=False)
@@ -183,6 +185,10 @@ class Method:
     def table_name(self) -> str:
         """The name of its table in the settings."""
         return self.table or self.name
+
+    def title_for(self, task: str) -> str:
+        """Return its title in reports on this task."""
+        return for_task(self.title, task) or self.name
 
     def works_with(self, task: str) -> bool:
         """Whether it can learn this task."""

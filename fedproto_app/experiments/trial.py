@@ -1,4 +1,4 @@
-"""From a file to an answer: what its clients gain by taking part (``fedproto try``).
+"""From a file to an answer: whether federated learning pays for its clients (``fedproto try``).
 
 A trial recognises the file, chooses what a forecast needs from the clock, runs the simplest
 methods, the closed forms of each client alone, and the federated closed form, and compares them.
@@ -82,32 +82,32 @@ SERIES_ROWS = {
     "naive": Row("last value", {"method": "naive"}),
     "seasonal-naive": Row("a period before", {"method": "seasonal-naive"}),
     "analytic-alone": Row(
-        "linear regression, alone", {"method": "analytic", "analytic.sharing": "none"}, 3
+        "linear regression (local)", {"method": "analytic", "analytic.sharing": "none"}, 3
     ),
-    "kindred-alone": Row("kindred, alone", {"method": "kindred", "kindred.sharing": "none"}, 2),
-    "kindred": Row("kindred, together", {"method": "kindred"}, 3),
+    "kindred-alone": Row("Kindred (local)", {"method": "kindred", "kindred.sharing": "none"}, 2),
+    "kindred": Row("Kindred (federated)", {"method": "kindred"}, 3),
 }
 # The same with columns known in advance. A client that does not share has its own response to
 # them, so the rival of sharing both models and responses has the same columns.
 KNOWN_ROWS = {
     "analytic-alone-known": Row(
-        "linear regression and columns, alone",
+        "linear regression with columns (local)",
         {"method": "analytic", "analytic.sharing": "none", "response.sharing": "none"},
         4,
     ),
     "kindred-alone-known": Row(
-        "kindred and columns, alone",
+        "Kindred with columns (local)",
         {"method": "kindred", "kindred.sharing": "none", "response.sharing": "none"},
         3,
     ),
-    TOGETHER_KNOWN: Row("kindred and columns, together", {"method": "kindred"}, 5),
+    TOGETHER_KNOWN: Row("Kindred with columns (federated)", {"method": "kindred"}, 5),
 }
 CLASS_ROWS = {
     "naive": Row("most frequent class", {"method": "naive"}),
     "analytic-alone": Row(
-        "closed form, alone", {"method": "analytic", "analytic.sharing": "none"}, 2
+        "closed form (local)", {"method": "analytic", "analytic.sharing": "none"}, 2
     ),
-    "analytic": Row("closed form, together", {"method": "analytic"}, 3),
+    "analytic": Row("closed form (federated)", {"method": "analytic"}, 3),
 }
 SCALING = "data.sequences.scaling"
 SCALINGS = ("none", "client", "sequence")
@@ -289,7 +289,7 @@ def try_file(
     progress: bool = True,
     target: str = "",
 ) -> Trial:
-    """Say what the clients in a file gain by taking part, as ``fedproto try`` does.
+    """Say whether federated learning pays for the clients in a file, as ``fedproto try`` does.
 
     horizon, period: in steps. clients_from, target: the columns of a table that name the clients
     and that are forecast. clients: simulated clients to divide images or sequences among. windows:
@@ -499,9 +499,9 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
     facts += [f"newcomer {line}" for line in newcomers[:_MOST_NEWCOMERS]]
     if (more := len(newcomers) - _MOST_NEWCOMERS) > 0:
-        facts.append(f"{more} more newcomers take part with what they have")
+        facts.append(f"{more} more newcomers train on what they have")
     if wishes.windows > 1:
-        facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
+        facts.append(f"tested in {wishes.windows} windows, with models that are retrained for each")
     repeating = doubts_about_gain(series)
     warnings = (*reading.left_out, *repeating, *doubts_about_series(series, data))
     together = TOGETHER_KNOWN if columns else TOGETHER[True]
@@ -591,8 +591,7 @@ def _plan_of_classes(
         dealt = f"dealt to {wishes.clients} simulated clients, as you say"
     else:
         raise DataError(
-            f"{path}: the data name no clients, so there is nobody to take part; --clients 10 "
-            "deals them to 10 simulated clients"
+            f"{path}: the data name no clients; --clients 10 deals them to 10 simulated clients"
         )
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]

@@ -8,7 +8,7 @@ Each client's test error is compared with the test error of its best local model
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -147,8 +147,7 @@ def chosen_to_share(question: Question) -> Candidate | None:
         sharing = {label: group for label, group in members.items() if label not in alone}
         best = Rivals([*alone.values()], metrics)
         candidates += [
-            _candidate(label, group, alone, best, question)
-            for label, group in _short(sharing).items()
+            _candidate(label, group, alone, best, question) for label, group in sharing.items()
         ]
     candidates = [candidate for candidate in candidates if candidate.rival and candidate.errors]
     if not candidates:
@@ -183,10 +182,10 @@ def brought_by_columns(question: Question) -> list[str]:
 
 def _of_columns(words: str, gain: Gain, metrics: TaskMetrics) -> str:
     lead = {
-        Finding.PAYS: f"A client alone gains from {words}",
-        Finding.HARMS: f"A client alone is worse off with {words}",
-        Finding.NO_DIFFERENCE: f"A client alone gains nothing from {words}",
-        Finding.OPEN: f"Whether a client alone gains from {words} is open, because {gain.why_open}",
+        Finding.PAYS: f"Local models gain from {words}",
+        Finding.HARMS: f"Local models are worse with {words}",
+        Finding.NO_DIFFERENCE: f"Local models gain nothing from {words}",
+        Finding.OPEN: f"Whether local models gain from {words} is open, because {gain.why_open}",
     }[gain.finding]
     return (
         f"{lead}: the test {metrics.error} of the median client's best local model is "
@@ -199,15 +198,6 @@ def _basis(gain: Gain) -> str:
     if gain.interval is None:
         return gain.basis
     return f"{LEVEL}% CI {interval_text(gain.interval, gain.ratio)}, {gain.basis}"
-
-
-def _short(groups: Mapping[str, Group]) -> dict[str, Group]:
-    """Return the groups with the method as the label, where no other group has this method."""
-    times = Counter(group.method for group in groups.values())
-    return {
-        group.method if times[group.method] == 1 else label: group
-        for label, group in groups.items()
-    }
 
 
 def _candidate(
@@ -230,7 +220,7 @@ def _candidate(
         _without(constant, more),
         _without(constant, rival_more),
         len(constant),
-        _short(alone),
+        alone,
         group.method in methods or (not has_alone and "solo" in methods),
         [name for name in task_record(group.task).simplest if name not in methods and not known],
         known,
@@ -415,7 +405,7 @@ def totals_verdict(question: Question) -> list[str]:
     compared = compared_text(error / alone_error if alone_error else inf)
     return [
         f"With {label} the mean test {metrics.kept_error} over all clients of {question.title} is "
-        f"{error:.3g}, {compared} that of {rival} alone ({alone_error:.3g}).",
+        f"{error:.3g}, {compared} that of {rival} ({alone_error:.3g}).",
         "The errors of single clients were withheld, so whether federated learning pays is open: "
         "these totals do not show how many clients gain, or whether it is chance.",
     ]

@@ -38,6 +38,7 @@ class SoloStrategy(PersonalStrategy):
 
 METHOD = Method(
     name="solo",
+    title="local training",
     strategy=SoloStrategy,
     learner=SoloLearner,
 )

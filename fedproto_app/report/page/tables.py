@@ -99,7 +99,7 @@ def methods_table(
         mark = chosen is not None and group is chosen.group
         rows.append(Row([Cell(label), *cells], marked=mark))
     titles = ["method", *(column.title for column in columns)]
-    note = "● the way of sharing chosen by validation data" if chosen else ""
+    note = "● the federated method with the lowest validation error" if chosen else ""
     caption = f"{caption}, and in all"
     return PageTable("methods", "methods side by side", caption, titles, rows, 1, note)
 
