@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -27,7 +26,7 @@ from fedproto_app.data.clock import DAY
 from fedproto_app.data.period import period_of, step_of, weeks_repeat
 from fedproto_app.experiments.run_settings import NODES, require_writable
 from fedproto_app.report.check.findings import listed
-from fedproto_app.report.comparison import Errors, client_errors, questions
+from fedproto_app.report.comparison import client_errors, merged, questions
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
@@ -37,7 +36,6 @@ from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
 from fedproto_app.settings.choice import known_in, text_of
 from fedproto_app.settings.data import PERIODS_FOR_WEEKS
-from fedproto_app.tasks.metrics import TaskMetrics
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -363,7 +361,10 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
     """Return the rows that have errors, the lowest median error first."""
     runs = [run for of_row in runs_of_rows.values() for run in of_row]
     metrics = report_for(runs[0].task).metrics
-    errors = {row: _client_means(runs, metrics) for row, runs in runs_of_rows.items()}
+    errors = {
+        row: merged([client_errors(run, metrics) for run in of_row])
+        for row, of_row in runs_of_rows.items()
+    }
     errors = {row: of_row for row, of_row in errors.items() if of_row}
     row_of = {run.folder: row for row, of_row in runs_of_rows.items() for run in of_row}
 
@@ -393,22 +394,6 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
 
     order = sorted(errors, key=lambda row: median(e.test for e in errors[row].values()))
     return [Score(plan.rows[row].title, figures(row), winners.count(row)) for row in order]
-
-
-def _client_means(runs: Sequence[Run], metrics: TaskMetrics) -> dict[str, Errors]:
-    """Return each client's errors, the means over the runs that have them."""
-    of_clients: dict[str, list[Errors]] = defaultdict(list)
-    for run in runs:
-        for client, errors in client_errors(run, metrics).items():
-            of_clients[client].append(errors)
-    return {
-        client: Errors(
-            fmean(e.test for e in errors),
-            fmean(e.validation for e in errors),
-            tuple(fmean(figures) for figures in zip(*(e.more for e in errors), strict=True)),
-        )
-        for client, errors in of_clients.items()
-    }
 
 
 def _forecast(run: Path, file: Path) -> Path:

@@ -174,7 +174,7 @@ def _clients_by_method(
             text = f"{100 * gain:+.1f}%".replace("-", "−") if isfinite(gain) else UNKNOWN
             cells = [
                 Cell(text, gain if isfinite(gain) else inf, True),
-                _error_cell(chosen.rival.get(name), metrics),
+                _error_cell(chosen.rival[name].test if name in chosen.rival else None, metrics),
                 *cells,
             ]
             gains = is_lower(ratios.get(name, inf), 1)
