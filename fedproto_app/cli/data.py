@@ -2,132 +2,41 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from click import Context, HelpFormatter
-from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
+from fedproto_app.cli.options import (
+    Changes,
+    ClientsFrom,
+    Covariates,
+    Holidays,
+    Known,
+    Period,
+    Target,
+    reading_changes,
+)
 from fedproto_app.core.endings import program
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, TaskRecord, task_record
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.report.check import check as check_data
 from fedproto_app.report.check.findings import Checked
-from fedproto_app.settings import DataSettings, Section, Settings, settings_from, without_markdown
+from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.reading import flags, flat
 from fedproto_app.tasks.table import fitting_task, record_of_source, require_fitting_source
 
 if TYPE_CHECKING:
     from fedproto_app.core.charts import Chart
     from fedproto_app.data.format import Reading
-    from fedproto_app.node.site import Site
-
-# Options whose setting's name has another meaning outside of its table.
-RENAMED = {"data.partition.classes": "classes-per-stage"}
-# Settings with a second option, by the name that `fedproto try` gives it.
-ALSO = {"data.client-column": "--clients-from"}
-# --target names the column to forecast too.
-TARGET, TARGET_OF_SERIES = "target", "data.columns"
-
-
-@dataclass
-class DataOption:
-    """One option that sets settings of ``[data]``, which give type, default and meaning.
-
-    keys: its setting by kind of data. fields: the settings' fields by key."""
-
-    flag: str
-    keys: dict[str, str] = field(default_factory=dict)
-    fields: dict[str, FieldInfo] = field(default_factory=dict)
-
-    def key(self, kind: str) -> str | None:
-        """Return the setting for this kind of data or None. "" gives one that all kinds share."""
-        if kind:
-            return self.keys.get(kind)
-        return next(iter(self.fields)) if len(self.fields) == 1 else None
-
-    @property
-    def type(self) -> type:
-        """The type of its value. The settings check its range."""
-        return type(next(iter(self.fields.values())).default)
-
-    def parameter(self, name: str) -> inspect.Parameter:
-        """Return the option as a parameter of a command. Its default is None."""
-        fields = self.fields.values()
-        words = dict.fromkeys(word for setting in fields for word in get_args(setting.annotation))
-        meanings = dict.fromkeys(without_markdown(setting.description or "") for setting in fields)
-        defaults = [f"{key} = {setting.default}" for key, setting in self.fields.items()]
-        option = typer.Option(
-            self.flag,
-            *(ALSO[key] for key in self.fields if key in ALSO),
-            metavar="|".join(words) or None,
-            help=f"{'; '.join(meanings)} ({', '.join(defaults).removesuffix(' = ')})".strip(),
-            show_default=False,
-            rich_help_panel=panel(list(self.keys)),
-        )
-        return inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[self.type | None, option],
-        )
-
-
-def data_options() -> dict[str, DataOption]:
-    """Return all options by parameter name. A name in two tables is a single option."""
-    options: dict[str, DataOption] = {}
-    for record in TASKS.values():
-        for setting_or_table in record.options:
-            for key, setting in _settings(setting_or_table).items():
-                name = RENAMED.get(key, key.rpartition(".")[2])
-                option = options.setdefault(name.replace("-", "_"), DataOption(f"--{name}"))
-                option.keys[record.holds] = key
-                option.fields[key] = setting
-    for record in TASKS.values():
-        if record.forecasts:
-            options[TARGET].keys[record.holds] = TARGET_OF_SERIES
-            options[TARGET].fields |= _settings("columns")
-    return options
-
-
-def _settings(name: str) -> dict[str, FieldInfo]:
-    """Return the setting of this name in ``[data]``, or all settings of this table, by key."""
-    setting = next(info for info in DataSettings.model_fields.values() if info.alias == name)
-    inner = setting.annotation
-    if isinstance(inner, type) and issubclass(inner, Section):
-        return {f"data.{name}.{info.alias}": info for info in inner.model_fields.values()}
-    return {f"data.{name}": setting}
-
-
-def panel(kinds: Sequence[str]) -> str | None:
-    """Return the heading of options for these kinds of data, None if all kinds accept them."""
-    if set(kinds) == {record.holds for record in TASKS.values()}:
-        return None
-    return " and ".join(kinds).capitalize()
-
-
-def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the command's ``**option_values`` by these options, for typer."""
-    signature = inspect.signature(command, eval_str=True)
-    parameters = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    options = [option.parameter(name) for name, option in data_options().items()]
-    command.__signature__ = signature.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
-    return command
-
 
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
@@ -135,10 +44,6 @@ data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 @data_app.callback()
 def _data() -> None:
     """Look at a data set before training on it."""
-
-
-OPTIONS = data_options()
-DRAWN = list(dict.fromkeys(record.holds for record in TASKS.values() if record.draws))
 
 
 class _Check(TyperCommand):
@@ -162,50 +67,7 @@ class _Check(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The data that a person asks about, and the run that would read them.
-
-    options: their values by parameter name. table: the run's settings by dotted keys. reading: how
-    the path was recognised, None if the source was named. node: the site that reads the data.
-    """
-
-    site: Path | None
-    config: Path | None
-    changes: list[str]
-    options: dict[str, object]
-    table: dict[str, object]
-    reading: Reading | None
-    node: Site
-
-    @property
-    def source(self) -> str:
-        """The source that reads the data."""
-        return settings_from(self.table).data.source
-
-    def settings(self, kind: str = "") -> Settings:
-        """Return the settings with the options for this kind of data.
-
-        Without a kind, only options with the same meaning for all kinds are used, and only for a
-        user's source, which must be called to find its kind.
-        """
-        keys = {name: OPTIONS[name].key(kind) for name in self.options}
-        if not kind and ":" not in self.source:
-            keys = {}
-        run = settings_from(self.table | {k: self.options[name] for name, k in keys.items() if k})
-        data = run.data if self.site is None else self.node.reads(run.data)
-        if self.site is not None or self.config is not None:  # the run decides, if by the default
-            data = data.model_copy(update={"period": data.period})
-        return run.model_copy(update={"data": data})
-
-    def by_key(self, kind: str) -> dict[str, object]:
-        """Return the options for this kind of data by the keys of their settings."""
-        keys = {name: OPTIONS[name].key(kind) for name in self.options}
-        return {key: self.options[name] for name, key in keys.items() if key is not None}
-
-
 @data_app.command(cls=_Check)
-@with_data_options
 def check(
     path: Annotated[
         str,
@@ -219,6 +81,15 @@ def check(
             help="How to read it. Default: recognised from the path, except for recordings."
         ),
     ] = "",
+    horizon: Annotated[
+        int | None, typer.Option(help="Steps ahead to forecast. Default: data.horizon.")
+    ] = None,
+    period: Period = None,
+    clients_from: ClientsFrom = "",
+    target: Target = "",
+    known: Known = None,
+    covariates: Covariates = "",
+    holidays: Holidays = "",
     site: Annotated[
         Path | None,
         typer.Option(
@@ -231,22 +102,15 @@ def check(
         Path | None,
         typer.Option(metavar="CONFIG.toml", help="Check the data as a run with this file would."),
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="One setting, as for a run; may be repeated."
-        ),
-    ] = None,
+    changes: Changes = None,
     all_rows: Annotated[bool, typer.Option("--all", help="List every client, or class.")] = False,
     picture: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.png",
-            help="Draw the classes of every client into this file.",
-            rich_help_panel=panel(DRAWN),
+            help="Draw the classes of every client of images or sequences into this file.",
         ),
     ] = None,
-    **option_values: Any,
 ) -> None:
     """Show the contents of a data set, and what a run would refuse of it.
 
@@ -262,7 +126,7 @@ def check(
 
       fedproto data check traffic.csv
 
-      fedproto data check sales.parquet --columns load
+      fedproto data check sales.parquet --target load
 
       fedproto data check metr-la.h5 --period 288
 
@@ -272,106 +136,112 @@ def check(
 
       fedproto data check --source my_data:load
 
-      fedproto data check --config configs/gldp-cifar10.toml
+      fedproto data check cifar10.zip --set data.partition.clients=100
 
-      fedproto data check cifar10.zip --clients 100 --stages 1
+      fedproto data check hospitals/ --picture partition.png
 
-      fedproto data check hospitals/ --scheme given --picture partition.png
-
-      fedproto data check --source digits --clients 5 --stages 2
-
-      fedproto data check BasicMotions/ --clients 6 --clusters 2 --beta 0.5
-
-      fedproto data check gestures.npz --scheme given --steps 40
-
-      fedproto data check cars/ --source recordings --scheme given --target charge --window 60
+      fedproto data check BasicMotions/ --set data.clusters.beta=0.5
     """
-    options = {name: value for name, value in option_values.items() if value is not None}
-    asked = _find(path, source, site, config, changes or [], options)
-    record = _read(asked)
-    _judge(asked, record, picture)
-    if asked.reading is not None:
-        _say_what_is_read(asked.reading)
-    checked = check_data(record, asked.settings(record.holds), all_rows)
-    if asked.reading is not None:
-        _say_what_could_be_known(asked.reading, asked.settings(record.holds).data)
+    options = {
+        "--horizon": ("data.horizon", horizon),
+        "--period": ("data.period", period),
+        "--clients-from": ("data.client-column", clients_from or None),
+        "--target": ("data.columns", target or None),
+    }
+    of_series = {option: pair for option, pair in options.items() if pair[1] is not None}
+    asked = reading_changes(changes, source, known, covariates, holidays)
+    asked |= dict(of_series.values())
+    if site is not None and (path or source):
+        name = "path" if path else "--source"
+        raise SettingsError(f"{name} and --site: the site's file says what is read")
+    table, reading = _table(path, config, asked)
+    settings, record = _settings(table, site, fixed=site is not None or config is not None)
+    if of_series and not record.forecasts:
+        raise SettingsError(
+            f"{next(iter(of_series))} is for series, but source {settings.data.source} holds "
+            f"{record.holds}"
+        )
+    _require_drawable(picture, record, settings.data.source)
+    if site is not None and (config or changes):
+        _require_admitted(table, settings, site)
+    if reading is not None:
+        _say_what_is_read(reading)
+    checked = check_data(record, settings, all_rows)
+    if reading is not None:
+        _say_what_could_be_known(reading, settings.data)
     if picture is not None:
         _draw(checked.charts, picture)
-    _print_commands(asked, record, checked)
+    if reading is not None:
+        further = reading.settings
+        typer.echo(f"read as {reading.source}{', with ' if further else ''}{flags(further)}")
+        asked = reading.fitting(asked)
+    if site is None:
+        given = {key: value for key, value in asked.items() if key != "data.source"}
+        typer.echo(offered_line(config, table, given, record, settings, checked))
     raise typer.Exit(0 if checked.could_start else 1)
 
 
-def _find(
-    path: str,
-    source: str,
-    site: Path | None,
-    config: Path | None,
-    changes: list[str],
-    options: dict[str, object],
-) -> _Asked:
-    """Return what is asked about: the path's source is recognised unless something names it."""
-    # The readers are slow to import.
-    from fedproto_app.data.recognition import reading_of
-    from fedproto_app.node.site import Site, site_file
+def _table(
+    path: str, config: Path | None, asked: Mapping[str, object]
+) -> tuple[dict[str, object], Reading | None]:
+    """Return the settings of the run that would read the data, and how the path was recognised.
 
-    table, node, reading = changed_settings(config, changes), Site(), None
-    if site is not None:
-        _refuse_options_of_site(path, source, options)
-        node = site_file(site)
-        source = node.reads(DataSettings()).source
+    The reading is None if the file or the command line names the source.
+    """
+    from fedproto_app.data.recognition import reading_of  # the readers are slow to import
+
+    table: dict[str, object] = {**changed_settings(config, ()), **asked}
     if path:
         table["data.path"] = path
-    if source:
-        table["data.source"] = source
-    elif path and "data.source" not in table:
-        of_options = {key: options[name] for name in options for key in OPTIONS[name].keys.values()}
-        reading = reading_of(Path(path), of_options | table)
-        if TARGET_OF_SERIES not in reading.fitting({TARGET_OF_SERIES: ""}):  # names a client
-            for name in options.keys() & {TARGET, "columns"}:
-                table[TARGET_OF_SERIES] = options.pop(name)
-        table = {**reading.all_settings, **reading.fitting(table)}
-    return _Asked(site, config, changes, options, table, reading, node)
+    if not path or "data.source" in table:
+        return table, None
+    reading = reading_of(Path(path), table)
+    return {**reading.all_settings, **reading.fitting(table)}, reading
 
 
-def _read(asked: _Asked) -> TaskRecord:
-    """Return the task whose kind of data the source holds. A user's function is called."""
-    if ":" in asked.source and str(Path.cwd()) not in sys.path:
+def _settings(
+    table: Mapping[str, object], site: Path | None, *, fixed: bool
+) -> tuple[Settings, TaskRecord]:
+    """Return the complete settings, and the task whose kind of data the source holds.
+
+    fixed: whether the run's period counts as set, even if it is the default.
+    """
+    settings = settings_from(table)
+    data = settings.data
+    if site is not None:
+        from fedproto_app.node.site import site_file
+
+        data = site_file(site).reads(data)
+    if fixed:
+        data = data.model_copy(update={"period": data.period})
+    settings = settings.model_copy(update={"data": data})
+    if ":" in data.source and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies in the current folder
-    if "task" not in asked.table:
-        return record_of_source(asked.settings().data)
-    require_fitting_source(asked.settings())
-    return task_record(str(asked.table["task"]))
+    if "task" not in table:
+        return settings, record_of_source(data)
+    require_fitting_source(settings)
+    return settings, task_record(settings.task)
 
 
-def _judge(asked: _Asked, record: TaskRecord, picture: Path | None) -> None:
-    """Refuse options without an effect on these data, and a run that the site does not allow."""
-    _refuse_options_of_other_kinds(asked.options, picture, asked.source, record.holds)
-    _require_drawable(picture)
-    if asked.site is not None and (asked.config or asked.changes):
-        from fedproto_app.node.orders import require_admitted
-        from fedproto_app.node.policy import require_named_code
+def _require_admitted(table: Mapping[str, object], settings: Settings, site: Path) -> None:
+    """Refuse a run that the site does not allow."""
+    from fedproto_app.node.orders import require_admitted
+    from fedproto_app.node.policy import require_named_code
+    from fedproto_app.node.site import site_file
 
-        require_named_code(flat(asked.table), asked.node.code)
-        require_admitted(asked.settings(record.holds), asked.node)
-        typer.echo(f"{asked.site}: allows this run")
-
-
-def _print_commands(asked: _Asked, record: TaskRecord, checked: Checked) -> None:
-    """Print the settings that read the data, and the command that trains on them."""
-    if asked.reading is not None:
-        further = asked.reading.settings
-        typer.echo(f"read as {asked.reading.source}{', with ' if further else ''}{flags(further)}")
-    if asked.site is None:
-        by_key = asked.by_key(record.holds)
-        from_options = changed_settings(None, asked.changes) | by_key
-        table, settings = asked.table | by_key, asked.settings(record.holds)
-        typer.echo(offered_line(asked.config, table, from_options, record, settings, checked))
+    node = site_file(site)
+    require_named_code(flat(table), node.code)
+    require_admitted(settings, node)
+    typer.echo(f"{site}: allows this run")
 
 
-def _require_drawable(picture: Path | None) -> None:
-    """Refuse a file that is no PNG file, or whose folder does not exist."""
+def _require_drawable(picture: Path | None, record: TaskRecord, source: str) -> None:
+    """Refuse data without classes, a file that is no PNG file, or whose folder does not exist."""
     if picture is None:
         return
+    if not record.draws:
+        kinds = " and ".join(dict.fromkeys(task.holds for task in TASKS.values() if task.draws))
+        raise SettingsError(f"--picture is for {kinds}, but source {source} holds {record.holds}")
     if picture.suffix.lower() != ".png":
         raise SettingsError(f"--picture {picture}: expected a .png file")
     if not picture.parent.is_dir():
@@ -408,36 +278,6 @@ def _say_what_could_be_known(reading: Reading, data: DataSettings) -> None:
     others = [name for name in reading.beside if all(name != c.name for c in data.known_columns)]
     for line in advice_on(columns_beside(data, others), "--set data.known="):
         typer.echo(line)
-
-
-def _refuse_options_of_site(path: str, source: str, options: Mapping[str, object]) -> None:
-    conflicting = [name for name, value in (("path", path), ("--source", source)) if value]
-    for name in options:
-        keys = OPTIONS[name].keys.values()
-        if all(key.startswith(("data.partition.", "data.clusters.")) for key in keys):
-            conflicting.append(OPTIONS[name].flag)
-    if conflicting:
-        raise SettingsError(f"{conflicting[0]} and --site: the site's file says what is read")
-
-
-def _refuse_options_of_other_kinds(
-    options: Mapping[str, object], picture: Path | None, source: str, kind: str
-) -> None:
-    """Refuse options that have no effect on this kind of data."""
-    from fedproto_app.data.format import sources_of
-
-    takers = {OPTIONS[name].flag: list(OPTIONS[name].keys) for name in options}
-    if picture is not None:
-        takers["--picture"] = DRAWN
-    for flag, kinds in takers.items():
-        if kind not in kinds:
-            raise SettingsError(
-                f"{flag} is for {' and '.join(kinds)}, but source {source} holds {kind}"
-            )
-        of_kind = sources_of(kind)
-        sources = [name for name, known in of_kind.items() if flag in known.options]
-        if source in of_kind and sources and source not in sources:
-            raise SettingsError(f"{flag} is for source {' and '.join(sources)}, not for {source}")
 
 
 def offered_line(

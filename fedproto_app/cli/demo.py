@@ -62,12 +62,16 @@ def demo(
 
 def demo_plan() -> Plan:
     """Return the demo's runs: all methods with a week of data, the closed forms also with all."""
+    from fedproto_app.core.methods import METHODS
     from fedproto_app.experiments.run_settings import changed_settings
     from fedproto_app.experiments.trial import SERIES_ROWS, Plan, Row
 
     rows = {
         **SERIES_ROWS,
-        **{name: Row(f"{name}, trained in rounds", {"method": name}, 8) for name in TRAINED},
+        **{
+            name: Row(METHODS[name].title_for("forecasting"), {"method": name}, 8)
+            for name in TRAINED
+        },
         **{
             f"{name}-all-days": Row(
                 f"{row.title}, all days", {**row.changes, "data.history": ALL_DAYS}, row.cost

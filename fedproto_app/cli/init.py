@@ -56,8 +56,7 @@ def init(
     """Write a commented settings file for the data at hand.
 
     It holds what `fedproto try` would choose: how to read the file, the
-    period and the calendar from its clock, and the closed form that the
-    clients fit together. Change it, and run it.
+    period and the calendar from its clock, and the federated closed form. Change it, and run it.
 
     [bold]Examples[/bold]
 

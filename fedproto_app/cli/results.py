@@ -53,7 +53,8 @@ def compare(
         Sort,
         typer.Option(
             help="Sort forecasts by the median or mean test MSE over clients, the median MASE, the "
-            "mean of the worst tenth of the clients, or the share better off than alone."
+            "mean of the worst tenth of the clients, or the share better off than with their best "
+            "local model."
         ),
     ] = _FIRST,
     test_pairs: Annotated[

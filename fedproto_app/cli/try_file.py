@@ -51,8 +51,8 @@ def try_file(
     windows: Annotated[
         int,
         typer.Option(
-            help="Test in so many windows one after the other, and learn anew before each, which "
-            "takes so many times as long."
+            help="Backtest over this number of windows, retraining for each, which takes as many "
+            "times as long."
         ),
     ] = 1,
     quick: Annotated[
@@ -68,17 +68,17 @@ def try_file(
         ),
     ] = None,
 ) -> None:
-    """Say what the clients in a file gain by taking part in a federation.
+    """Say whether federated learning pays for the clients in a file.
 
     Recognises the file, takes the period from its clock, and forecasts one
-    period ahead (or tells the classes) in the simplest ways, with a closed
-    form for each client alone, and with one that the clients learn
-    together. Nothing leaves this machine. In a deployment Kindred's server
+    period ahead (or predicts classes) in the simplest ways, with local
+    closed forms, and with a federated closed form. Nothing leaves this
+    machine. In a deployment Kindred's server
     would read each client's mean day, or with kindred.sharing=groups and
     masked sums only totals. It ends with one sentence, one table, a report
     and, for series, a file with the next values. Columns known in advance,
     such as a weather forecast, get rows of their own: the answer says what
-    they bring alone, and what sharing adds to that.
+    they bring to local models, and what federated learning adds to that.
 
     [bold]Examples[/bold]
 

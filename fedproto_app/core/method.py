@@ -137,6 +137,7 @@ class Method:
     """A method of federated learning.
 
     name: in tables, run folders and summaries, and for the app's own methods in the settings.
+    title: for readers of tables and reports, or one for each task, "" for the name.
     strategy, learner: the server's and the clients' half.
     settings: the class of its table of settings. Both halves get the table.
     tasks: those that it works with, () for all.
@@ -162,6 +163,7 @@ class Method:
     strategy: ByTask = field(hash=False)
     learner: ByTask = field(hash=False)
     settings: type[Section] = Section
+    title: str | Mapping[str, str] = field(default="", hash=False)
     tasks: tuple[str, ...] = ()
     table: str = ""
     model: str | Mapping[str, str] = field(default="", hash=False)
@@ -180,6 +182,10 @@ class Method:
     def table_name(self) -> str:
         """The name of its table in the settings."""
         return self.table or self.name
+
+    def title_for(self, task: str) -> str:
+        """Return its title in reports on this task."""
+        return for_task(self.title, task) or self.name
 
     def works_with(self, task: str) -> bool:
         """Whether it can learn this task."""

@@ -20,7 +20,6 @@ class TaskRecord:
     folder: the name of its folder in every room. Tasks on the same data share them.
     holds: what its data are, in words. Tasks with the same word share their sources.
     targets: "classes" or "real numbers", or "" where sources of one kind do not hold either.
-    options: names of settings and tables of `[data]` that apply to its data.
     draws: whether its check can draw which client holds which data.
     first_method: a method that runs in seconds, to try first.
     simplest: the methods that any other must beat, run without sharing.
@@ -30,7 +29,6 @@ class TaskRecord:
     name: str
     folder: str
     holds: str
-    options: tuple[str, ...] = ()
     targets: str = ""
     draws: bool = False
     first_method: str = "analytic"
@@ -42,12 +40,6 @@ _FORECASTING = TaskRecord(
     name="forecasting",
     folder="forecasting",
     holds="series",
-    options=(
-        *("period", "close-window", "periodic-window", "train-share", "validation-share"),
-        *("max-clients", "max-steps", "columns", "time-column", "client-column", "time-unit"),
-        *("time-zone", "unfold", "missing", "missing-values", "repeated", "sheet", "header"),
-        *("delimiter", "decimal", "horizon", "known", "covariates", "holidays"),
-    ),
     first_method="kindred",
     simplest=("naive", "seasonal-naive", "analytic"),
     forecasts=True,
@@ -56,7 +48,6 @@ _CLASSIFICATION = TaskRecord(
     name="classification",
     folder="images",
     holds="images",
-    options=("partition", "classes", "corrupt-images", "max-clients"),
     draws=True,
 )
 _SEQUENCE_CLASSIFICATION = TaskRecord(
@@ -64,10 +55,6 @@ _SEQUENCE_CLASSIFICATION = TaskRecord(
     folder="sequences",
     holds="labelled sequences",
     targets="classes",
-    options=(
-        *("sequences", "clusters", "classes", "train-share", "validation-share"),
-        *("max-clients", "max-steps"),
-    ),
     draws=True,
 )
 _SEQUENCE_REGRESSION = replace(

@@ -43,8 +43,7 @@ class Source:
     name: the value. holds: the kind of data, as in the table of tasks. load: returns the clients or
     the pool that the settings choose. path: what ``data.path`` must be. keys: the fields of
     `DataSettings` that it takes, among those that not every source takes. hints: what to set
-    instead of such a field. form: of a table. options: of ``fedproto data check`` that only some
-    sources of this kind take.
+    instead of such a field. form: of a table.
     """
 
     name: str
@@ -54,7 +53,6 @@ class Source:
     keys: tuple[str, ...] = ()
     hints: Mapping[str, str] = field(default_factory=dict)
     form: Literal["", "wide", "long", "folder"] = ""
-    options: tuple[str, ...] = ()
 
 
 class Fit(IntEnum):

@@ -1,4 +1,4 @@
-"""From a file to an answer: what its clients gain by taking part (``fedproto try``).
+"""From a file to an answer: whether federated learning pays for its clients (``fedproto try``).
 
 A trial recognises the file, chooses what a forecast needs from the clock, runs the simplest
 methods, the closed forms of each client alone, and the federated closed form, and compares them.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -27,7 +26,7 @@ from fedproto_app.data.clock import DAY
 from fedproto_app.data.period import period_of, step_of, weeks_repeat
 from fedproto_app.experiments.run_settings import NODES, require_writable
 from fedproto_app.report.check.findings import listed
-from fedproto_app.report.comparison import Errors, client_errors, questions
+from fedproto_app.report.comparison import client_errors, merged, questions
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
@@ -37,7 +36,6 @@ from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
 from fedproto_app.settings.choice import known_in, text_of
 from fedproto_app.settings.data import PERIODS_FOR_WEEKS
-from fedproto_app.tasks.metrics import TaskMetrics
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -82,32 +80,32 @@ SERIES_ROWS = {
     "naive": Row("last value", {"method": "naive"}),
     "seasonal-naive": Row("a period before", {"method": "seasonal-naive"}),
     "analytic-alone": Row(
-        "linear regression, alone", {"method": "analytic", "analytic.sharing": "none"}, 3
+        "linear regression (local)", {"method": "analytic", "analytic.sharing": "none"}, 3
     ),
-    "kindred-alone": Row("kindred, alone", {"method": "kindred", "kindred.sharing": "none"}, 2),
-    "kindred": Row("kindred, together", {"method": "kindred"}, 3),
+    "kindred-alone": Row("Kindred (local)", {"method": "kindred", "kindred.sharing": "none"}, 2),
+    "kindred": Row("Kindred (federated)", {"method": "kindred"}, 3),
 }
 # The same with columns known in advance. A client that does not share has its own response to
 # them, so the rival of sharing both models and responses has the same columns.
 KNOWN_ROWS = {
     "analytic-alone-known": Row(
-        "linear regression and columns, alone",
+        "linear regression with columns (local)",
         {"method": "analytic", "analytic.sharing": "none", "response.sharing": "none"},
         4,
     ),
     "kindred-alone-known": Row(
-        "kindred and columns, alone",
+        "Kindred with columns (local)",
         {"method": "kindred", "kindred.sharing": "none", "response.sharing": "none"},
         3,
     ),
-    TOGETHER_KNOWN: Row("kindred and columns, together", {"method": "kindred"}, 5),
+    TOGETHER_KNOWN: Row("Kindred with columns (federated)", {"method": "kindred"}, 5),
 }
 CLASS_ROWS = {
     "naive": Row("most frequent class", {"method": "naive"}),
     "analytic-alone": Row(
-        "closed form, alone", {"method": "analytic", "analytic.sharing": "none"}, 2
+        "closed form (local)", {"method": "analytic", "analytic.sharing": "none"}, 2
     ),
-    "analytic": Row("closed form, together", {"method": "analytic"}, 3),
+    "analytic": Row("closed form (federated)", {"method": "analytic"}, 3),
 }
 SCALING = "data.sequences.scaling"
 SCALINGS = ("none", "client", "sequence")
@@ -289,7 +287,7 @@ def try_file(
     progress: bool = True,
     target: str = "",
 ) -> Trial:
-    """Say what the clients in a file gain by taking part, as ``fedproto try`` does.
+    """Say whether federated learning pays for the clients in a file, as ``fedproto try`` does.
 
     horizon, period: in steps. clients_from, target: the columns of a table that name the clients
     and that are forecast. clients: simulated clients to divide images or sequences among. windows:
@@ -363,7 +361,10 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
     """Return the rows that have errors, the lowest median error first."""
     runs = [run for of_row in runs_of_rows.values() for run in of_row]
     metrics = report_for(runs[0].task).metrics
-    errors = {row: _client_means(runs, metrics) for row, runs in runs_of_rows.items()}
+    errors = {
+        row: merged([client_errors(run, metrics) for run in of_row])
+        for row, of_row in runs_of_rows.items()
+    }
     errors = {row: of_row for row, of_row in errors.items() if of_row}
     row_of = {run.folder: row for row, of_row in runs_of_rows.items() for run in of_row}
 
@@ -393,22 +394,6 @@ def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score
 
     order = sorted(errors, key=lambda row: median(e.test for e in errors[row].values()))
     return [Score(plan.rows[row].title, figures(row), winners.count(row)) for row in order]
-
-
-def _client_means(runs: Sequence[Run], metrics: TaskMetrics) -> dict[str, Errors]:
-    """Return each client's errors, the means over the runs that have them."""
-    of_clients: dict[str, list[Errors]] = defaultdict(list)
-    for run in runs:
-        for client, errors in client_errors(run, metrics).items():
-            of_clients[client].append(errors)
-    return {
-        client: Errors(
-            fmean(e.test for e in errors),
-            fmean(e.validation for e in errors),
-            tuple(fmean(figures) for figures in zip(*(e.more for e in errors), strict=True)),
-        )
-        for client, errors in of_clients.items()
-    }
 
 
 def _forecast(run: Path, file: Path) -> Path:
@@ -499,9 +484,9 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
     facts += [f"newcomer {line}" for line in newcomers[:_MOST_NEWCOMERS]]
     if (more := len(newcomers) - _MOST_NEWCOMERS) > 0:
-        facts.append(f"{more} more newcomers take part with what they have")
+        facts.append(f"{more} more newcomers train on what they have")
     if wishes.windows > 1:
-        facts.append(f"tested in {wishes.windows} windows, with models that learn anew before each")
+        facts.append(f"tested in {wishes.windows} windows, with models that are retrained for each")
     repeating = doubts_about_gain(series)
     warnings = (*reading.left_out, *repeating, *doubts_about_series(series, data))
     together = TOGETHER_KNOWN if columns else TOGETHER[True]
@@ -591,8 +576,7 @@ def _plan_of_classes(
         dealt = f"dealt to {wishes.clients} simulated clients, as you say"
     else:
         raise DataError(
-            f"{path}: the data name no clients, so there is nobody to take part; --clients 10 "
-            "deals them to 10 simulated clients"
+            f"{path}: the data name no clients; --clients 10 deals them to 10 simulated clients"
         )
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]

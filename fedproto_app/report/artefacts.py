@@ -195,6 +195,7 @@ class RunFolder:
             "status": "completed",
             "task": settings.task,
             "method": method.name,
+            "title": method.title_for(settings.task),
             "dataset": settings.data.title,
             "clients": len(history.results),
             "rounds": rounds,

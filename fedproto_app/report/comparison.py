@@ -173,10 +173,6 @@ class Rivals:
         )
         self._errors_by_folder: dict[Path, dict[str, Errors]] = {}
 
-    def errors(self, run: Run) -> dict[str, float]:
-        """Return the test error by client, as `best` chooses it."""
-        return {client: errors.test for client, errors in self.best(run).items()}
-
     def best(self, run: Run) -> dict[str, Errors]:
         """Return each client's best errors, or {} without a run to compare with.
 
@@ -209,18 +205,6 @@ class Rivals:
         return self._errors_by_folder[run.folder]
 
 
-def share_better_off(errors: Mapping[str, Errors], alone: Mapping[str, float]) -> float | None:
-    """Return the share of clients whose error is lower than alone, None without any client alone.
-
-    A client without an error is not better off.
-    """
-    if not alone:
-        return None
-    return fmean(
-        client in errors and is_lower(errors[client].test, alone[client]) for client in alone
-    )
-
-
 def alone_groups(groups: Sequence[Group]) -> list[Group]:
     """Return the groups whose runs all shared nothing."""
     return [group for group in groups if group.is_alone]
@@ -229,7 +213,8 @@ def alone_groups(groups: Sequence[Group]) -> list[Group]:
 def with_better_off(groups: Sequence[Group]) -> list[Group]:
     """Return the groups with the share of clients better off than alone in their runs' summaries.
 
-    The share is None where there is no run to compare with, or where the run shared nothing.
+    A client without an error is not better off. The share is None where there is no run to compare
+    with, or where the run shared nothing.
     """
     completed = []
     for group in groups:
@@ -241,8 +226,12 @@ def with_better_off(groups: Sequence[Group]) -> list[Group]:
 
 def _completed(run: Run, alone: Rivals, metrics: TaskMetrics) -> Run:
     share = None
-    if not run.is_alone and (rivals := alone.errors(run)):
-        share = share_better_off(client_errors(run, metrics), rivals)
+    if not run.is_alone and (rivals := alone.best(run)):
+        errors = client_errors(run, metrics)
+        share = fmean(
+            client in errors and is_lower(errors[client].test, rival.test)
+            for client, rival in rivals.items()
+        )
     return replace(run, summary={**run.summary, BETTER_OFF: share})
 
 
@@ -329,19 +318,6 @@ def mean_errors(
     return _tests([client_errors(run, metrics, figure) for run in group.runs])
 
 
-def best_alone(group: Group, best: Rivals) -> dict[str, float]:
-    """Return the test error of each client's best local model, the mean over the group's seeds."""
-    return _means([best.errors(run) for run in group.runs])
-
-
-def gain_over(
-    group: Group, rivals: Rivals, metrics: TaskMetrics, left_out: Collection[str] = ()
-) -> Gain:
-    """Return the gain of a group over the rivals, without some clients."""
-    errors = [client_errors(run, metrics) for run in group.runs]
-    return gain_between(errors, [rivals.best(run) for run in group.runs], left_out)
-
-
 def gain_between(
     errors: Sequence[Mapping[str, Errors]],
     rivals: Sequence[Mapping[str, Errors]],
@@ -357,9 +333,24 @@ def gain_between(
     return gain_of(_tests(errors), compared, blocks)
 
 
+def merged(runs: Sequence[Mapping[str, Errors]]) -> dict[str, Errors]:
+    """Return each client's errors without blocks, the means over the runs that have them."""
+    of_clients = {
+        client: [errors[client] for errors in runs if client in errors]
+        for client in sorted(set().union(*runs))
+    }
+    return {
+        client: Errors(
+            fmean(e.test for e in errors),
+            fmean(e.validation for e in errors),
+            tuple(fmean(values) for values in zip(*(e.more for e in errors), strict=True)),
+        )
+        for client, errors in of_clients.items()
+    }
+
+
 def _tests(runs: Sequence[Mapping[str, Errors]]) -> dict[str, float]:
-    """Return each client's test error, the mean over the runs that have it."""
-    return _means([{client: error.test for client, error in run.items()} for run in runs])
+    return {client: errors.test for client, errors in merged(runs).items()}
 
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:
@@ -400,21 +391,15 @@ def not_converged(groups: Sequence[Group]) -> list[str]:
     return lines
 
 
-def _means(of_seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    clients = sorted(set().union(*of_seeds))
-    return {
-        client: fmean(errors[client] for errors in of_seeds if client in errors)
-        for client in clients
-    }
-
-
 def _pair(question: Question, group: Group, label: str, against: str, rivals: Rivals) -> Pair:
-    errors, rival = mean_errors(group, question.metrics), best_alone(group, rivals)
+    errors_of_runs = [client_errors(run, question.metrics) for run in group.runs]
+    rivals_of_runs = [rivals.best(run) for run in group.runs]
+    errors, rival = _tests(errors_of_runs), _tests(rivals_of_runs)
     shared_clients = sorted(errors.keys() & rival.keys())
     return Pair(
         dataset=question.title,
         method=label,
         against=against,
-        gain=gain_over(group, rivals, question.metrics),
+        gain=gain_between(errors_of_runs, rivals_of_runs),
         differences=tuple(errors[client] - rival[client] for client in shared_clients),
     )

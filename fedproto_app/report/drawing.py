@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 Look = dict[Any, Any]  # matplotlib's arguments by name, of many types
 # The palette of Okabe and Ito (2008), safe for common colour blindness, darkened where text needs
-# it. Dashes distinguish lines in grey print.
-COLOURS = ("#0072b2", "#c14f00", "#00805c", "#b0558a", "#a87400", "#2e86b8", "#6b5bb5")
-DASHES = ("-", "--", ":", "-.")
+# it, with grey in place of a second blue. Dashes distinguish lines in grey print.
+COLOURS = ("#0072b2", "#c14f00", "#00805c", "#b0558a", "#a87400", "#5c6670", "#6b5bb5")
+DASHES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")
 _INK, _QUIET, _RULE, _PAPER = "#1b1f24", "#59636e", "#d5dae0", "#ffffff"
 _GOOD, _BAD, _UNKNOWN, _EDGE = "#1d7a4f", "#b3541e", "#b0b0b0", "#fffffe"
 # Colours that the page names in its style sheet, which changes them in dark mode.
@@ -294,8 +294,9 @@ class _Panel:
         dots = alone if line.joined and line.error is None else finite
         if dots.any() or not line.joined:
             [marks] = self.axes.plot(
-                x[dots], y[dots], "o", color=colour, markersize=5, clip_on=False
-            )
+                x[dots], y[dots], MARKERS[(line.look or 0) // len(COLOURS) % len(MARKERS)],
+                color=colour, markersize=5, clip_on=False,
+            )  # fmt: skip
             self._tip(marks, [f"{line.label}: {_text(value, chart.y)}" for value in y[dots]])
         self._key[line.label] = drawn if line.joined else marks
 

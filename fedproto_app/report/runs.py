@@ -181,6 +181,14 @@ class Group:
         return str(self.runs[0].summary["method"])
 
     @property
+    def title(self) -> str:
+        """The method for readers, with how it was used where it can be both: "Kindred (local)"."""
+        title = str(self.runs[0].summary.get("title", self.method))
+        if f"{self.method}.sharing" not in known_settings(self.runs[0]):
+            return title
+        return f"{title} ({'local' if self.is_alone else 'federated'})"
+
+    @property
     def known(self) -> KnownColumns:
         """The columns that its runs know in advance."""
         return self.runs[0].known
@@ -291,18 +299,18 @@ def ranked(groups: Iterable[Group], order: str = "") -> list[Group]:
 
 
 def labels(groups: Sequence[Group]) -> list[str]:
-    """Return a name for each group: its method, and the settings that distinguish it.
+    """Return a name for each group: its title, and the settings that distinguish it.
 
-    Only settings that differ between groups of the same dataset and method are named, for example
-    ``fuels inter-weight=1.0``. Keys of the method's own section and of the data's omit the
+    Only settings that differ between groups of the same dataset and title are named, for example
+    ``FUELS inter-weight=1.0``. Keys of the method's own section and of the data's omit the
     sections' names.
     """
     alike: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
-        alike[group.dataset, group.method].append(group)
+        alike[group.dataset, group.title].append(group)
     names = []
     for group in groups:
-        settings = [_comparable(member) for member in alike[group.dataset, group.method]]
+        settings = [_comparable(member) for member in alike[group.dataset, group.title]]
         keys = sorted({key for table in settings for key in table})
         differing = [key for key in keys if len({table.get(key) for table in settings}) > 1]
         group_settings = _comparable(group)
@@ -311,7 +319,7 @@ def labels(groups: Sequence[Group]) -> list[str]:
             for key in differing
             if not _is_idle(key, group)
         ]
-        names.append(" ".join([group.method, *traits]))
+        names.append(" ".join([group.title, *traits]))
     return names
 
 

@@ -8,13 +8,12 @@ Each client's test error is compared with the test error of its best local model
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from pathlib import Path
 from statistics import fmean, median
-from typing import TypeVar
 
 from fedproto_app.core.tasks import task_record
 from fedproto_app.maths.two_way_bootstrap import LEVEL
@@ -23,11 +22,10 @@ from fedproto_app.report.comparison import (
     Question,
     Rivals,
     alone_groups,
-    best_alone,
     client_errors,
     gain_between,
-    gain_over,
     mean_errors,
+    merged,
     questions,
 )
 from fedproto_app.report.gain import RELEVANT, Finding, Gain
@@ -45,7 +43,6 @@ from fedproto_app.tasks.metrics import TaskMetrics
 
 _TELLING = 1 + RELEVANT  # a smaller difference, as a multiple, contradicts nothing
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these, errors are compared as multiples
-ClientValue = TypeVar("ClientValue")
 
 
 def validation_error(folder: Path, kept_errors: Sequence[float], metrics: TaskMetrics) -> float:
@@ -78,22 +75,19 @@ class Candidate:
     """Runs that shared something, with the test errors of each client and of its best local model.
 
     label: their name among the runs that shared something. title: of the question. errors, rival:
-    the clients' test errors with these runs and with their best local model. gain: the comparison
-    of both. more, rival_more: their further figures (`TaskMetrics.verdict`). constant: the number
-    of clients that all these leave out, because their values hardly ever change. alone: the groups
-    without sharing, by label. model_ran_alone: whether the same model is among these groups.
-    missing: the task's simplest methods that are not among them. known: columns known in advance,
-    which the local models have too.
+    the clients' errors with these runs and with their best local model, means over the seeds. gain:
+    the comparison of both. constant: the number of clients that all these leave out, because their
+    values hardly ever change. alone: the groups without sharing, by label. model_ran_alone: whether
+    the same model is among these groups. missing: the task's simplest methods that are not among
+    them. known: columns known in advance, which the local models have too.
     """
 
     label: str
     title: str
     group: Group
-    errors: Mapping[str, float]
-    rival: Mapping[str, float]
+    errors: Mapping[str, Errors]
+    rival: Mapping[str, Errors]
     gain: Gain
-    more: Mapping[str, Sequence[float]]
-    rival_more: Mapping[str, Sequence[float]]
     constant: int
     alone: Mapping[str, Group]
     model_ran_alone: bool
@@ -147,8 +141,7 @@ def chosen_to_share(question: Question) -> Candidate | None:
         sharing = {label: group for label, group in members.items() if label not in alone}
         best = Rivals([*alone.values()], metrics)
         candidates += [
-            _candidate(label, group, alone, best, question)
-            for label, group in _short(sharing).items()
+            _candidate(label, group, alone, best, question) for label, group in sharing.items()
         ]
     candidates = [candidate for candidate in candidates if candidate.rival and candidate.errors]
     if not candidates:
@@ -174,8 +167,8 @@ def brought_by_columns(question: Question) -> list[str]:
     for known, groups in by_columns.items():
         runs, best = groups[0].runs, Rivals(groups, metrics)
         errors, rivals = ([of.best(run) for run in runs] for of in (best, without))
-        constant = _constant(_means_of_more(errors), metrics)
-        gain = gain_between(errors, rivals, constant | _constant(_means_of_more(rivals), metrics))
+        constant = _constant(merged(errors), metrics) | _constant(merged(rivals), metrics)
+        gain = gain_between(errors, rivals, constant)
         if gain.ratios:
             sentences.append(_of_columns(known.words, gain, metrics))
     return sentences
@@ -183,10 +176,10 @@ def brought_by_columns(question: Question) -> list[str]:
 
 def _of_columns(words: str, gain: Gain, metrics: TaskMetrics) -> str:
     lead = {
-        Finding.PAYS: f"A client alone gains from {words}",
-        Finding.HARMS: f"A client alone is worse off with {words}",
-        Finding.NO_DIFFERENCE: f"A client alone gains nothing from {words}",
-        Finding.OPEN: f"Whether a client alone gains from {words} is open, because {gain.why_open}",
+        Finding.PAYS: f"Local models gain from {words}",
+        Finding.HARMS: f"Local models are worse with {words}",
+        Finding.NO_DIFFERENCE: f"Local models gain nothing from {words}",
+        Finding.OPEN: f"Whether local models gain from {words} is open, because {gain.why_open}",
     }[gain.finding]
     return (
         f"{lead}: the test {metrics.error} of the median client's best local model is "
@@ -201,22 +194,13 @@ def _basis(gain: Gain) -> str:
     return f"{LEVEL}% CI {interval_text(gain.interval, gain.ratio)}, {gain.basis}"
 
 
-def _short(groups: Mapping[str, Group]) -> dict[str, Group]:
-    """Return the groups with the method as the label, where no other group has this method."""
-    times = Counter(group.method for group in groups.values())
-    return {
-        group.method if times[group.method] == 1 else label: group
-        for label, group in groups.items()
-    }
-
-
 def _candidate(
     label: str, group: Group, alone: Mapping[str, Group], best: Rivals, question: Question
 ) -> Candidate:
     metrics = question.metrics
-    more = _means_of_more([client_errors(run, metrics) for run in group.runs])
-    rival_more = _means_of_more([best.best(run) for run in group.runs])
-    constant = _constant(more, metrics) | _constant(rival_more, metrics)
+    errors = [client_errors(run, metrics) for run in group.runs]
+    rivals = [best.best(run) for run in group.runs]
+    constant = _constant(merged(errors), metrics) | _constant(merged(rivals), metrics)
     methods = {member.method for member in alone.values() if _shares_nothing(member.runs[0])}
     has_alone = f"{group.method}.sharing" in known_settings(group.runs[0])
     known = group.known
@@ -224,13 +208,11 @@ def _candidate(
         f"{label} and {known.words}" if known else label,
         question.title,
         group,
-        _without(constant, mean_errors(group, metrics)),
-        _without(constant, best_alone(group, best)),
-        gain_over(group, best, metrics, constant),
-        _without(constant, more),
-        _without(constant, rival_more),
+        {name: errors for name, errors in merged(errors).items() if name not in constant},
+        {name: errors for name, errors in merged(rivals).items() if name not in constant},
+        gain_between(errors, rivals, constant),
         len(constant),
-        _short(alone),
+        alone,
         group.method in methods or (not has_alone and "solo" in methods),
         [name for name in task_record(group.task).simplest if name not in methods and not known],
         known,
@@ -242,30 +224,14 @@ def _shares_nothing(run: Run) -> bool:
     return bool(known_settings(run).get(f"{run.summary['method']}.sharing", "none") == "none")
 
 
-def _means_of_more(seeds: Sequence[Mapping[str, Errors]]) -> dict[str, list[float]]:
-    """Return each client's further figures, the means over the seeds that have it."""
-    of_clients: dict[str, list[tuple[float, ...]]] = defaultdict(list)
-    for errors in seeds:
-        for client, error in errors.items():
-            of_clients[client].append(error.more)
-    return {
-        client: [fmean(values) for values in zip(*figures, strict=True)]
-        for client, figures in of_clients.items()
-    }
-
-
-def _constant(more: Mapping[str, Sequence[float]], metrics: TaskMetrics) -> set[str]:
+def _constant(errors: Mapping[str, Errors], metrics: TaskMetrics) -> set[str]:
     """Return the clients that lack a quotient, as its divisor is 0: their values hardly change."""
     quotients = [n for n, figure in enumerate(metrics.verdict.values()) if figure.over]
     return {
         client
-        for client, figures in more.items()
-        if any(not isfinite(figures[number]) for number in quotients)
+        for client, of_client in errors.items()
+        if any(not isfinite(of_client.more[number]) for number in quotients)
     }
-
-
-def _without(clients: Set[str], values: Mapping[str, ClientValue]) -> dict[str, ClientValue]:
-    return {client: value for client, value in values.items() if client not in clients}
 
 
 def verdict(chosen: Candidate) -> list[str]:
@@ -355,10 +321,11 @@ def _against(
     if chosen.finding is Finding.NO_DIFFERENCE:
         return []
     gains = chosen.gain.ratio < 1
-    clients = chosen.errors.keys() & chosen.rival.keys()
     figures = [(f"the median {name}", together, alone) for name, together, alone in medians]
-    if clients:
-        figures.insert(0, (f"the mean {metrics.error}", *_means_of_both(chosen, clients)))
+    if clients := sorted(chosen.errors.keys() & chosen.rival.keys()):
+        federated = fmean(chosen.errors[client].test for client in clients)
+        local = fmean(chosen.rival[client].test for client in clients)
+        figures.insert(0, (f"the mean {metrics.error}", federated, local))
     opposed = [
         f"{name} ({together:.3g}, local {alone:.3g})"
         for name, together, alone in figures
@@ -370,20 +337,14 @@ def _against(
     return [f"By {' and '.join(opposed)} {better} is better."]
 
 
-def _means_of_both(chosen: Candidate, clients: Iterable[str]) -> tuple[float, float]:
-    clients = sorted(clients)
-    errors = [chosen.errors[client] for client in clients]
-    return fmean(errors), fmean(chosen.rival[client] for client in clients)
-
-
 def _medians(chosen: Candidate, metrics: TaskMetrics) -> list[tuple[str, float, float]]:
-    """Return each further figure's name, and its median over the clients, together and alone."""
-    clients = sorted(chosen.more.keys() & chosen.rival_more.keys())
+    """Return each further figure's name, and its median over the clients, federated and local."""
+    clients = sorted(chosen.errors.keys() & chosen.rival.keys())
     return [
         (
             name,
-            median(chosen.more[client][number] for client in clients),
-            median(chosen.rival_more[client][number] for client in clients),
+            median(chosen.errors[client].more[number] for client in clients),
+            median(chosen.rival[client].more[number] for client in clients),
         )
         for number, name in enumerate(metrics.verdict)
         if clients
@@ -415,7 +376,7 @@ def totals_verdict(question: Question) -> list[str]:
     compared = compared_text(error / alone_error if alone_error else inf)
     return [
         f"With {label} the mean test {metrics.kept_error} over all clients of {question.title} is "
-        f"{error:.3g}, {compared} that of {rival} alone ({alone_error:.3g}).",
+        f"{error:.3g}, {compared} that of {rival} ({alone_error:.3g}).",
         "The errors of single clients were withheld, so whether federated learning pays is open: "
         "these totals do not show how many clients gain, or whether it is chance.",
     ]

@@ -69,6 +69,7 @@ class ApflLearner(PersonalModelLearner[Context]):
 
 METHOD = Method(
     name="apfl",
+    title="APFL",
     strategy=FedAvgStrategy,
     learner=ApflLearner,
     settings=ApflSettings,

@@ -62,6 +62,7 @@ class DittoLearner(PersonalModelLearner[ProximalContext]):
 
 METHOD = Method(
     name="ditto",
+    title="Ditto",
     strategy=FedAvgStrategy,
     learner=DittoLearner,
     settings=DittoSettings,

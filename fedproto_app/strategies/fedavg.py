@@ -140,6 +140,7 @@ class FedAvgStrategy(BaseStrategy):
 
 METHOD = Method(
     name="fedavg",
+    title="FedAvg",
     strategy=FedAvgStrategy,
     learner=FedAvgLearner,
     settings=FedAvgSettings,

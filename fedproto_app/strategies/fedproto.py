@@ -204,6 +204,7 @@ def nearness_of_classes(
 
 METHOD = Method(
     name="fedproto",
+    title="FedProto",
     strategy={
         "forecasting": FedProtoStrategy,
         "classification": FedProtoClassesStrategy,

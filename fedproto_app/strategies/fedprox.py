@@ -62,6 +62,7 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
 
 METHOD = Method(
     name="fedprox",
+    title="FedProx",
     strategy=FedAvgStrategy,
     learner=FedProxLearner,
     settings=FedProxSettings,

@@ -43,6 +43,7 @@ class FedRepLearner(SoloLearner):
 
 METHOD = Method(
     name="fedrep",
+    title="FedRep",
     strategy=FedAvgStrategy,
     learner=FedRepLearner,
     settings=FedRepSettings,

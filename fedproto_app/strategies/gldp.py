@@ -274,6 +274,7 @@ class GlobalLocalPrototypeStrategy(ClassPrototypes, FedAvgStrategy):
 
 METHOD = Method(
     name="gldp",
+    title="GLDP",
     strategy=GlobalLocalPrototypeStrategy,
     learner=GlobalLocalPrototypeLearner,
     settings=GldpSettings,

@@ -132,6 +132,12 @@ def rounds_by_stage(settings: RunSettings) -> int:
 
 METHOD = Method(
     name="naive",
+    title={
+        "forecasting": "last value",
+        "classification": "most frequent class",
+        "sequence-classification": "most frequent class",
+        "sequence-regression": "mean target",
+    },
     strategy=SoloStrategy,
     learner={
         "forecasting": NaiveLearner,

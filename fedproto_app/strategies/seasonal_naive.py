@@ -8,6 +8,7 @@ from fedproto_app.strategies.solo import SoloStrategy
 
 METHOD = Method(
     name="seasonal-naive",
+    title="a period before",
     strategy=SoloStrategy,
     learner=SeasonalNaiveLearner,
     tasks=("forecasting",),

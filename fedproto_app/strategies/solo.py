@@ -34,6 +34,7 @@ class SoloStrategy(PersonalStrategy):
 
 METHOD = Method(
     name="solo",
+    title="local training",
     strategy=SoloStrategy,
     learner=SoloLearner,
 )

@@ -2,77 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
 
-from fedproto_app.cli.data import data_options, panel, with_data_options
-from fedproto_app.core.tasks import TASKS
 from fedproto_app.experiments.run_settings import changed_settings
-from fedproto_app.settings import Settings, flat_settings, settings_from
+from fedproto_app.settings import Settings, settings_from
 from tests.cli.conftest import Fedproto
 from tests.cli.test_sequence_check import archive, recordings
 from tests.node.test_sites import sequence_site, wide_csv
-
-KINDS = ["series", "images", "labelled sequences"]
-
-
-def test_every_option_is_a_setting() -> None:
-    defaults = flat_settings(settings_from({}))
-    for option in data_options().values():
-        assert set(option.fields) == set(option.keys.values())
-        for key, setting in option.fields.items():
-            assert defaults[key] == setting.default
-
-
-def test_every_setting_of_the_tables_of_dealing_has_an_option() -> None:
-    keys = {key for option in data_options().values() for key in option.fields}
-    tables = ("data.partition.", "data.clusters.", "data.sequences.")
-    assert keys >= {key for key in flat_settings(settings_from({})) if key.startswith(tables)}
-
-
-@pytest.mark.parametrize(
-    ("option", "kind", "key"),
-    [
-        ("clients", "images", "data.partition.clients"),
-        ("clients", "labelled sequences", "data.clusters.clients"),
-        ("clients", "series", None),
-        ("clients", "", None),  # what the data hold is not known yet
-        ("period", "", "data.period"),  # which means the same for all
-        ("max_clients", "", "data.max-clients"),
-    ],
-)
-def test_the_setting_of_an_option_depends_on_the_kind(
-    option: str, kind: str, key: str | None
-) -> None:
-    assert data_options()[option].key(kind) == key
-
-
-def test_a_panel_tells_who_takes_its_options() -> None:
-    assert list(dict.fromkeys(record.holds for record in TASKS.values())) == KINDS
-    assert panel(["images"]) == "Images"
-    assert panel(["images", "labelled sequences"]) == "Images and labelled sequences"
-    assert panel(KINDS) is None
-
-
-def test_types_words_and_defaults_come_from_the_settings() -> None:
-    def command(path: str, **option_values: object) -> None: ...
-
-    parameters = inspect.signature(with_data_options(command)).parameters
-    assert next(iter(parameters)) == "path"
-    assert "option_values" not in parameters
-    kind, option = get_args(parameters["scheme"].annotation)
-    assert kind == str | None
-    assert option.metavar == "long-tail|dirichlet|given"
-    kind, option = get_args(parameters["clients"].annotation)
-    assert kind == int | None
-    assert "data.partition.clients = 20, data.clusters.clients = 10" in option.help
-    kind, option = get_args(parameters["imbalance_factor"].annotation)
-    assert kind == float | None
 
 
 def offered(out: str) -> str:
@@ -94,15 +34,16 @@ IMAGES = {
         ("y", np.arange(count) % 5),
     )
 }
+CLIENTS = "--set=data.partition.clients=4"
 MEASURED = {"x": DRAWS.normal(size=(200, 30, 3)), "y": DRAWS.normal(size=200)}
 
 
 @pytest.mark.parametrize(
     ("arrays", "options", "method", "keep"),
     [
-        (IMAGES, ["--clients", 4], "analytic", "last"),
-        (IMAGES, ["--clients", 4, "--stages", 1], "analytic", "best-validation"),
-        (MEASURED, ["--scheme", "given"], "fed-react", "best-validation"),
+        (IMAGES, [CLIENTS], "analytic", "last"),
+        (IMAGES, [CLIENTS, "--set=data.partition.stages=1"], "analytic", "best-validation"),
+        (MEASURED, ["--set=data.clusters.scheme=given"], "fed-react", "best-validation"),
     ],
     ids=["images in stages", "images", "numbers to tell"],
 )
@@ -155,7 +96,7 @@ def test_a_line_is_offered_for_a_file_and_for_an_embedded_source(
     config.write_text('method = "solo"\n[data.synthetic]\nclients = 5\n')
     outcome = check("--config", config, "--set", "data.horizon=3")
     assert offered(outcome.out) == f"train on it: fedproto run '{config}' --set data.horizon=3"
-    digits = check("--source", "digits", "--stages", 1)
+    digits = check("--source", "digits", "--set=data.partition.stages=1")
     assert offered(digits.out) == (
         "train on it: fedproto run --set task=classification --set method=analytic "
         "--set data.source=digits --set data.partition.stages=1"
@@ -199,23 +140,28 @@ def test_arrays_that_may_be_images_are_told(check: Fedproto, tmp_path: Path) -> 
         ),
         (["--picture", "x.png"], "--picture is for images and labelled sequences, but source syn"),
         (["--source", "digits", "--period", "24"], "--period is for series, but source digits"),
-        (["--stages", "2"], "--stages is for images, but source synthetic-traffic holds series"),
         (["--source", "digits", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
         (["--source", "digits", "--picture", "no/x.png"], "--picture no/x.png: no folder no"),
-        (["--source", "digits", "--clusters", "99"], "--clusters is for labelled sequences, but"),
-        (["--source", "digits", "--clients", "0"], "data.partition.clients = 0: "),
-        (["--source", "digits", "--scheme", "fair"], "data.partition.scheme = 'fair': "),
+        (["--source", "digits", "--set=data.partition.clients=0"], "data.partition.clients = 0: "),
+        (
+            ["--source", "digits", "--set=data.partition.scheme=fair"],
+            "data.partition.scheme = 'fair': ",
+        ),
         (["--source", "cifar"], "data.path is empty: source cifar reads a path"),
         (["missing.zip"], "missing.zip: no such file"),
         (["x.npz", "--period", "24"], "--period is for series, but source sequence-npz holds lab"),
-        (["x.npz", "--stages", "2"], "--stages is for images, but source sequence-npz holds lab"),
-        (["x.npz", "--window", "9"], "--window is for source recordings, not for sequence-npz"),
-        (["x.npz", "--max-steps", "9"], "--max-steps is for source recordings, not for sequence-"),
-        (["--beta", "2"], "--beta is for labelled sequences, but source synthetic-traffic holds s"),
-        (["--scheme", "given"], "--scheme is for images and labelled sequences, but source synth"),
-        (["x.npz", "--scheme", "long-tail"], "data.clusters.scheme = 'long-tail': input should be"),
-        (["x.npz", "--clusters", "11"], "data.clusters.clusters = 11: more than data.clusters.cl"),
-        (["x.npz", "--beta", "0"], "data.clusters.beta = 0.0: input should be greater than 0"),
+        (
+            ["x.npz", "--set=data.clusters.scheme=long-tail"],
+            "data.clusters.scheme = 'long-tail': input should be",
+        ),
+        (
+            ["x.npz", "--set=data.clusters.clusters=11"],
+            "data.clusters.clusters = 11: more than data.clusters.cl",
+        ),
+        (
+            ["x.npz", "--set=data.clusters.beta=0"],
+            "data.clusters.beta = 0: input should be greater than 0",
+        ),
         (["x.npz", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
         (["y.npz", "--picture", "x.png"], "--picture x.png: targets are real numbers; there are"),
         (
@@ -225,7 +171,7 @@ def test_arrays_that_may_be_images_are_told(check: Fedproto, tmp_path: Path) -> 
         (["--source", "recordings"], "data.path is empty: source recordings reads a path"),
         (["missing.ts"], "missing.ts: no such file"),
         (
-            [".", "--source", "recordings", "--target", "speed"],
+            [".", "--source", "recordings", "--set=data.sequences.target=speed"],
             "data.sequences.target = 'speed': expected a column of .: u, charge",
         ),
     ],
@@ -302,7 +248,6 @@ def test_a_sites_sequences_are_its_own(check: Fedproto, tmp_path: Path) -> None:
         ),
         ("path = 'a.csv'", [], "data-source is not set"),
         ("source = 'digits'", ["a.csv"], "path and --site: the site's file says what is read"),
-        ("source = 'digits'", ["--scheme", "given"], "--scheme and --site"),
     ],
 )
 def test_what_the_node_would_refuse_is_told(

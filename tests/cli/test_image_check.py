@@ -10,6 +10,12 @@ from tests.cli.conftest import Fedproto, rows
 from tests.data.images.made_images import encoded, noise, write_folder
 
 
+def dealt(**settings: object) -> list[str]:
+    """Options that set these settings of the partition."""
+    keys = {name.replace("_", "-"): value for name, value in settings.items()}
+    return [f"--set=data.partition.{key}={value}" for key, value in keys.items()]
+
+
 def class_folders(root: Path, clients: tuple[str, ...] = ("",), **files: bytes) -> Path:
     """Per client 6 train and 2 test images of each of two classes, and files by class."""
     image = encoded(noise(0, 4, 4, 3))
@@ -26,8 +32,7 @@ def class_folders(root: Path, clients: tuple[str, ...] = ("",), **files: bytes) 
 
 def test_digits_and_what_dealing_them_comes_to(check: Fedproto) -> None:
     outcome = check(
-        *("--source", "digits", "--clients", 5, "--stages", 2),
-        *("--imbalance-factor", 10, "--classes-per-stage", 3),
+        *("--source", "digits"), *dealt(clients=5, stages=2, imbalance_factor=10, classes=3)
     )
     assert outcome.code == 0, outcome.err
     table = rows(outcome.out)
@@ -37,8 +42,8 @@ def test_digits_and_what_dealing_them_comes_to(check: Fedproto) -> None:
     assert ["decoded", "1797;", "0", "corrupt"] in table
     assert "long-tail: clients 5, stages 2, classes a stage 3, imbalance factor 10" in outcome.out
     assert "clients with the rarest classes: 9: " in outcome.out
-    (dealt,) = [row for row in table if row[:1] == ["train"] and "images" in row]
-    assert dealt[1:] == [dealt[1], "images", "a", "client", "and", "stage"]  # all rows alike
+    (train,) = [row for row in table if row[:1] == ["train"] and "images" in row]
+    assert train[1:] == [train[1], "images", "a", "client", "and", "stage"]  # all rows alike
 
 
 def test_reserved_images_are_told(check: Fedproto, tmp_path: Path) -> None:
@@ -63,14 +68,14 @@ def test_images_that_cannot_be_dealt_are_shown_all_the_same(check: Fedproto) -> 
 def test_corrupt_images_are_named_and_counted(check: Fedproto, tmp_path: Path) -> None:
     torn = {f"torn-{number}": b"no image" for number in range(7)}
     folder = class_folders(tmp_path, **torn)
-    outcome = check(folder, "--scheme", "given")
+    outcome = check(folder, *dealt(scheme="given"))
     assert outcome.code == 1
     refused = [line for line in outcome.out.split("\n") if line.startswith("refused image")]
     assert len(refused) == 5
     assert refused[0].endswith("train/cat/torn-0.png: not a JPEG, PNG or BMP image")
     assert "7 corrupt of 23 decoded; data.corrupt-images = 'skip' leaves them out" in outcome.out
     assert "[red]dog" in outcome.out
-    skipped = check(folder, "--scheme", "given", "--corrupt-images", "skip")
+    skipped = check(folder, *dealt(scheme="given"), "--set=data.corrupt-images=skip")
     assert skipped.code == 0
     assert "warning 7 corrupt of 23 decoded" in skipped.out
     assert "refused" not in skipped.out
@@ -86,18 +91,16 @@ def test_given_clients_a_picture_and_a_hint(check: Fedproto, tmp_path: Path) -> 
     assert "given: clients and stages as the source has them" in outcome.out
     assert f"picture: {picture}" in outcome.out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    dealt = check(
-        *(folder, "--clients", 2, "--stages", 1, "--classes-per-stage", 1, "--imbalance-factor", 1)
-    )
-    assert dealt.code == 0, dealt.out
-    assert "--scheme given takes the source's own clients" in dealt.out
+    outcome = check(folder, *dealt(clients=2, stages=1, classes=1, imbalance_factor=1))
+    assert outcome.code == 0, outcome.out
+    assert "scheme=given takes the source's own clients" in outcome.out
 
 
 def test_the_rows_of_many_classes(check: Fedproto, tmp_path: Path) -> None:
     labels = np.repeat(np.arange(30), 8)
     images = {f"x_{split}": noise(0, len(labels), 4, 4) for split in ("train", "test")}
     np.savez(tmp_path / "x.npz", **images, y_train=labels, y_test=labels)
-    options = (tmp_path / "x.npz", "--scheme", "given")
+    options = (tmp_path / "x.npz", *dealt(scheme="given"))
     brief, full = check(*options), check(*options, "--all")
     assert "... and 10 more (--all lists them)" in brief.out
     assert not any(row[:3] == ["29", "8", "8"] for row in rows(brief.out))

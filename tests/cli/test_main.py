@@ -71,8 +71,8 @@ def test_a_shell_completes_commands_and_options(
     monkeypatch.setenv("_FEDPROTO_COMPLETE", "complete_zsh")
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "fedproto da")
     assert '"data"' in fedproto().out
-    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "fedproto data check --deli")
-    assert "--delimiter" in fedproto().out
+    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "fedproto data check --cov")
+    assert "--covariates" in fedproto().out
 
 
 def test_a_notebook_completes_the_interface() -> None:

@@ -10,6 +10,8 @@ from tests.cli.conftest import Fedproto, rows
 from tests.data.images.made_images import write_folder
 from tests.helpers.real_data import real_data
 
+GIVEN = "--set=data.clusters.scheme=given"
+
 
 def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -> Path:
     """Sequences of 3 to 5 steps of three values each; labels and clients: [n]."""
@@ -23,7 +25,9 @@ def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -
 
 def test_classes_and_what_dealing_them_comes_to(check: Fedproto, tmp_path: Path) -> None:
     data = archive(tmp_path / "x.npz", np.arange(120) % 4)
-    outcome = check(data, "--clients", 6, "--clusters", 2, "--beta", 0.5)
+    outcome = check(
+        data, *(f"--set=data.clusters.{key}" for key in ("clients=6", "clusters=2", "beta=0.5"))
+    )
     assert outcome.code == 0, outcome.err
     table = rows(outcome.out)
     assert table[0] == ["class", "sequences", "clients", "cluster-0", "cluster-1"]
@@ -44,9 +48,9 @@ def test_classes_and_what_dealing_them_comes_to(check: Fedproto, tmp_path: Path)
 def test_given_clients_a_hint_and_a_picture(check: Fedproto, tmp_path: Path) -> None:
     labels, clients = np.arange(60) % 2, np.repeat(["ann", "bob", "[red]cid"], [30, 28, 2])
     data, picture = archive(tmp_path / "x.npz", labels, clients), tmp_path / "mix.png"
-    dealt = check(data, "--clients", 3)
+    dealt = check(data, "--set=data.clusters.clients=3")
     assert "3: [red]cid, ann, bob" in dealt.out
-    assert "--scheme given takes the source's own clients" in dealt.out
+    assert "scheme=given takes the source's own clients" in dealt.out
     outcome = check(data, "--picture", picture)
     assert outcome.code == 0, outcome.err
     assert "--set data.clusters.scheme=given" in outcome.out
@@ -63,7 +67,10 @@ def test_steps_and_scaling(check: Fedproto, tmp_path: Path) -> None:
     scaled = check(tmp_path / "x.npz")
     assert "60: all steps equal, or only one; scaling sequence turns them into zeros" in scaled.out
     assert "0 … 0, scaling sequence" in scaled.out
-    raw = check(archive(tmp_path / "y.npz", labels), "--scaling", "none", "--steps", 4)
+    raw = check(
+        archive(tmp_path / "y.npz", labels),
+        *(f"--set=data.sequences.{key}" for key in ("scaling=none", "steps=4")),
+    )
     assert "constant" not in raw.out
     assert "20 sequences resampled to 4" in raw.out
     assert ", scaling none" in raw.out
@@ -76,9 +83,9 @@ def test_a_level_that_scaling_would_take_away(check: Fedproto, tmp_path: Path) -
     np.savez(tmp_path / "apart.npz", x=steps + 3 * labels[:, None, None] * [0, 1], y=labels)
     warned = check(tmp_path / "apart.npz")
     assert "of the mean of 'dimension-2' over a sequence is between classes" in warned.out
-    assert "try --scaling none or client" in warned.out
+    assert "try --set data.sequences.scaling=none or client" in warned.out
     for quiet in (
-        check(tmp_path / "apart.npz", "--scaling", "client"),
+        check(tmp_path / "apart.npz", "--set=data.sequences.scaling=client"),
         check(tmp_path / "like.npz"),
     ):
         assert "between classes" not in quiet.out
@@ -87,7 +94,7 @@ def test_a_level_that_scaling_would_take_away(check: Fedproto, tmp_path: Path) -
 def test_values_that_no_run_can_train_on_are_told(check: Fedproto, tmp_path: Path) -> None:
     targets = np.where(np.arange(30) == 7, -1e20, 0.5)
     data = archive(tmp_path / "x.npz", targets)
-    outcome = check(data, "--scheme", "given")
+    outcome = check(data, GIVEN)
     assert "warning x: values up to 1e+20 in size" in outcome.out
 
 
@@ -102,8 +109,8 @@ def recordings(root: Path) -> Path:
 
 def test_recordings_and_the_range_of_their_target(check: Fedproto, tmp_path: Path) -> None:
     outcome = check(
-        *(recordings(tmp_path), "--source", "recordings", "--scheme", "given"),
-        *("--target", "charge", "--window", 20, "--stride", 5, "--max-steps", 40),
+        *(recordings(tmp_path), "--source", "recordings", GIVEN, "--set=data.max-steps=40"),
+        *(f"--set=data.sequences.{key}" for key in ("target=charge", "window=20", "stride=5")),
     )
     assert outcome.code == 0, outcome.err
     table = rows(outcome.out)
@@ -116,9 +123,9 @@ def test_recordings_and_the_range_of_their_target(check: Fedproto, tmp_path: Pat
 
 
 def test_real_targets_cannot_be_dealt(check: Fedproto) -> None:
-    source = ("--source", "synthetic-air-writing", "--target", "seconds")
+    source = ("--source", "synthetic-air-writing", "--set=data.sequences.target=seconds")
     assert check(*source).code == 0  # by the writers
-    outcome = check(*source, "--clients", 5)
+    outcome = check(*source, "--set=data.clusters.clients=5")
     assert outcome.code == 1
     assert "2: left, right" in outcome.out
     assert "refused data.clusters.scheme = 'dirichlet': clusters differ in" in outcome.out
@@ -134,7 +141,7 @@ def test_the_rows_of_many_classes(check: Fedproto, tmp_path: Path) -> None:
 
 def test_basic_motions_of_the_archive(check: Fedproto) -> None:
     folder = real_data("BasicMotions")
-    outcome = check(folder, "--scheme", "given")
+    outcome = check(folder, GIVEN)
     assert outcome.code == 0, outcome.err
     assert "80, 40 of them test" in outcome.out
     assert "the source names no clients: one has them all" in outcome.out

@@ -206,7 +206,7 @@ def test_rows_left_out_mean_zero_if_someone_says_so(check: Fedproto, tmp_path: P
     times = np.datetime64("2024-01-01T00") + np.arange(240) ** 2 // 20
     data = write_csv(tmp_path / "x.csv", time=np.unique(times), a=wave(24, len(np.unique(times))))
     assert "more gaps than rows" in check(data).err
-    outcome = check(data, "--missing", "zero")
+    outcome = check(data, "--set=data.missing=zero")
     assert outcome.code == 0
     assert "--set data.missing=zero" in outcome.out.splitlines()[-1]
 

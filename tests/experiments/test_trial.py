@@ -18,8 +18,18 @@ from PIL import Image
 from rich.console import Console
 
 from fedproto_app.core.errors import DataError, SettingsError
+from fedproto_app.core.methods import METHODS
 from fedproto_app.data.series import ClientSeries
-from fedproto_app.experiments.trial import SCALING, Plan, Trial, Wishes, plan_of, try_plan
+from fedproto_app.experiments.trial import (
+    KNOWN_ROWS,
+    SCALING,
+    SERIES_ROWS,
+    Plan,
+    Trial,
+    Wishes,
+    plan_of,
+    try_plan,
+)
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import text_of
 from tests.helpers import weather
@@ -208,7 +218,7 @@ def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path:
     assert planned.settings["data.partition.scheme"] == "given"
     assert planned.settings["rounds"] == 1
     assert "3 clients, as the data name them" in planned.facts
-    with pytest.raises(DataError, match="name no clients, so there is nobody to take part"):
+    with pytest.raises(DataError, match="name no clients; --clients 10"):
         plan(tmp_path / "scans" / "north")
     assert plan(tmp_path / "scans" / "north", clients=4).settings["data.partition.clients"] == 4
 
@@ -400,12 +410,17 @@ def test_the_answer_says_what_columns_bring_alone_and_what_sharing_adds(tmp_path
     rows = {name: planned.rows[name] for name in planned.rows if name.startswith("kindred")}
     trial = try_plan(dataclasses.replace(planned, rows=rows, forecast=""), tmp_path / "runs", QUIET)
     columns = "the columns temperature and promotion"
-    assert f"gains from {columns}" in trial.verdict
-    assert f"with kindred and {columns} the median client" in trial.verdict
+    assert f"ocal models gain from {columns}" in trial.verdict
+    assert f"with Kindred (federated) and {columns} the median client" in trial.verdict
     assert "best local model with the same columns" in trial.verdict
     best = {score.title: score.best_for for score in trial.scores}
-    assert best["kindred, alone"] == best["kindred, together"] == 0
+    assert best["Kindred (local)"] == best["Kindred (federated)"] == 0
     assert sum(best.values()) == 8
+
+
+def test_rows_have_the_titles_that_the_methods_declare() -> None:
+    for row in (SERIES_ROWS | KNOWN_ROWS).values():
+        assert row.title.startswith(METHODS[str(row.changes["method"])].title_for("forecasting"))
 
 
 @pytest.mark.exhaustive

@@ -74,6 +74,7 @@ def make_run(
     figures = {
         "status": "completed",
         "method": "fuels",
+        "title": summary.get("method", "fuels"),
         "dataset": "toy",
         "clients": len(errors),
         "rounds": 3,
@@ -223,6 +224,7 @@ def make_classification_run(
         "status": "completed",
         "task": "classification",
         "method": "fedavg",
+        "title": summary.get("method", "fedavg"),
         "dataset": "shapes",
         "clients": len(accuracies),
         "rounds": 3,

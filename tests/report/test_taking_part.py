@@ -132,8 +132,8 @@ def test_whether_it_is_the_model_is_open_until_it_ran_alone(tmp_path: Path) -> N
     solo = alone(tmp_path / "b", (1.0,) * 6, settings_digest="b")
     (open_,) = sentences(together, solo)
     assert open_.startswith(
-        "Whether federated learning pays is open for toy, because the model of kindred did not run "
-        "without sharing: with kindred the median client's test MAE is 50.0% lower"
+        "Whether federated learning pays is open for toy, because the model of kindred (federated) "
+        "did not run without sharing: with kindred (federated) the median client's test MAE is "
     )
     sharing = {"kindred": {"sharing": "none"}, "method": "kindred"}
     same = alone(
@@ -167,8 +167,8 @@ def test_a_label_has_only_what_its_kind_needs(tmp_path: Path) -> None:
     table = {"kindred": {"sharing": "none"}, "method": "kindred"}
     folders.append(alone(tmp_path / "a", (1.0, 1.0), method="kindred", settings=table))
     (sentence,) = sentences(*folders)
-    assert "with kindred sharing=common the median" in sentence
-    assert "Baseline: each client's best local model, kindred." in sentence
+    assert "with kindred (federated) sharing=common the median" in sentence
+    assert "Baseline: each client's best local model, kindred (local)." in sentence
 
 
 def test_without_errors_of_single_clients_totals_are_compared(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_without_errors_of_single_clients_totals_are_compared(tmp_path: Path) ->
     (sentence,) = sentences(*folders)
     assert sentence == (
         "With fuels the mean test MSE over all clients of toy is 0.75, 25.0% lower than that of "
-        "solo alone (1). The errors of single clients were withheld, so whether federated learning "
+        "solo (1). The errors of single clients were withheld, so whether federated learning "
         "pays is open: these totals do not show how many clients gain, or whether it is chance."
     )
 
@@ -326,21 +326,21 @@ def test_the_rival_of_shared_columns_has_the_same_columns(tmp_path: Path) -> Non
     ]
     (sentence,) = sentences(*folders)
     assert sentence.startswith(
-        "A client alone gains from the columns rain and heat: the test MAE of the median client's "
+        "Local models gain from the columns rain and heat: the test MAE of the median client's "
         "best local model is 50.0% lower than that without (95% CI 50.0–50.0%, 7 clients). "
-        "Federated learning pays for toy: with kindred and the columns "
+        "Federated learning pays for toy: with kindred (federated) and the columns "
         "rain and heat the median client's test MAE is 10.0% lower than that of its best local "
         "model with the same columns (95% CI 10.0–10.0%, 7 clients). 7 of 7 clients"
     )
-    assert sentence.endswith("Baseline: each client's best local model, kindred.")
+    assert sentence.endswith("Baseline: each client's best local model, kindred (local).")
     (without_columns,) = sentences(*folders[:2], folders[3])
-    assert "with kindred the median client's test MAE is 20.0% lower" in without_columns
+    assert "with kindred (federated) the median client's test MAE is 20.0% lower" in without_columns
     assert sentences(folders[0], folders[3]) == []
     (alone_only,) = sentences(folders[0], folders[2])
-    assert alone_only.startswith("A client alone gains from the columns")
-    with_columns = "kindred known=rain,heat sharing=kin response.sharing=all"
+    assert alone_only.startswith("Local models gain from the columns")
+    with_columns = "kindred (federated) known=rain,heat"
     assert {pair.method: pair.gain.ratio for pair in pairs(grouped(*folders))} == pytest.approx(
-        {"kindred sharing=kin": 0.8, with_columns: 0.9}
+        {"kindred (federated)": 0.8, with_columns: 0.9}
     )
 
 
@@ -359,9 +359,9 @@ def test_withheld_errors_meet_totals_with_the_same_columns(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("errors", "expected"),
     [
-        ((1.2,) * 7, "A client alone is worse off with the column rain: "),
-        ((1.0,) * 7, "A client alone gains nothing from the column rain: "),
-        ((0.5,) * 5, "Whether a client alone gains from the column rain is open, because an int"),
+        ((1.2,) * 7, "Local models are worse with the column rain: "),
+        ((1.0,) * 7, "Local models gain nothing from the column rain: "),
+        ((0.5,) * 5, "Whether local models gain from the column rain is open, because an inter"),
     ],
 )
 def test_columns_may_bring_nothing(errors: Sequence[float], expected: str, tmp_path: Path) -> None:

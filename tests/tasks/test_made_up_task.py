@@ -33,9 +33,7 @@ from fedproto_app.tasks.table import Admission, admission, load_shard, make_task
 
 MODULE = __name__
 SMALL = {"data.source": "dice", "data.period": 6, "rounds": 2, "model.representation-dim": 8}
-MADE_UP = TaskRecord(
-    name="gambling", folder="gambling", holds="dice", options=("period", "max-clients")
-)
+MADE_UP = TaskRecord(name="gambling", folder="gambling", holds="dice")
 
 
 @dataclass(frozen=True)

@@ -223,7 +223,6 @@ FORMAT = Format(
         _source(  # never recognised, as its files look like series
             "recordings",
             load=load_recordings,
-            options=("--target", "--max-steps", "--window", "--stride"),
         ),
     ),
     "a folder or .zip of class folders of CSV files",

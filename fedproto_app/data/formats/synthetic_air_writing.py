@@ -346,7 +346,6 @@ FORMAT = Format(
             "labelled sequences",
             synthetic_air_writing,
             "no path",
-            options=("--target",),
         ),
     )
 )

@@ -269,8 +269,7 @@ def _draw_classes(
     classes, limits = settings.classes, counts
     if classes > len(counts):
         raise DataError(
-            f"data.partition.classes = {classes}: the images have only {len(counts)} classes "
-            "(--classes-per-stage of fedproto data check)"
+            f"data.partition.classes = {classes}: the images have only {len(counts)} classes"
         )
     if settings.samples > 0:
         if settings.samples < classes:

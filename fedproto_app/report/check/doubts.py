@@ -51,7 +51,7 @@ def doubts_about_gain(series: Sequence[ClientSeries]) -> list[str]:
     totals = [f"{name} is the sum of {listed(parts)}" for name, parts in totals_among(clients)]
     doubt = (
         "a total repeats its parts, so what it gains by sharing is no gain; leave it out "
-        "(data.clients names those that take part)"
+        "(data.clients selects the clients)"
     )
     return [*_copies(clients), *([f"{', and '.join(totals)}: {doubt}"] if totals else [])]
 
@@ -241,7 +241,7 @@ def _copies(clients: Sequence[ClientSeries]) -> list[str]:
     ]
     doubt = (
         "what such clients gain by sharing is no gain; leave out all but one of them (data.clients "
-        "names those that take part)"
+        "selects the clients)"
     )
     return [f"{listed(parts)}: {doubt}"] if parts else []
 

@@ -191,7 +191,7 @@ def _pool_facts(
     if reserved := settings.partition.reserve_per_class:
         facts.append(("reserved", f"{reserved} train images of each class, which no client gets"))
     if train.clients is not None and settings.partition.scheme != "given":
-        facts.append(hint("--scheme given takes the source's own clients"))
+        facts.append(hint("--set data.partition.scheme=given takes the source's own clients"))
     return facts
 
 

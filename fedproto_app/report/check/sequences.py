@@ -243,7 +243,8 @@ def _unused(pool: SequencePool, settings: DataSettings) -> list[str]:
         "sequences without a label": not pool.has_target.all(),
     }
     unused = [title for title, is_offered in offered.items() if is_offered]
-    return [f"--scheme given takes the source's own {' and '.join(unused)}"] if unused else []
+    given = "--set data.clusters.scheme=given"
+    return [f"{given} takes the source's own {' and '.join(unused)}"] if unused else []
 
 
 def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
@@ -256,8 +257,8 @@ def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
         return []
     return [
         f"{shares[strongest]:.0%} of the variance of the mean of {pool.dimensions[strongest]!r} "
-        "over a sequence is between classes, but scaling sequence removes it: try --scaling none "
-        "or client"
+        "over a sequence is between classes, but scaling sequence removes it: try --set "
+        "data.sequences.scaling=none or client"
     ]
 
 

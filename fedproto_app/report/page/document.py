@@ -80,7 +80,7 @@ def headline(question: Question, chosen: Candidate | None) -> str:
             Finding.OPEN: f"Whether federated learning pays is open: {counts}",
         }[chosen.finding]
     if len(question.groups) == 1:
-        return f"{question.groups[0].method} on {question.title}"
+        return f"{question.groups[0].title} on {question.title}"
     return f"{len(question.groups)} ways of learning {question.title}, side by side"
 
 
@@ -101,7 +101,7 @@ def lead(question: Question, chosen: Candidate | None) -> tuple[str, list[str]]:
     reached = f"{report_for(groups[0].task).in_words(groups[0].runs[0].summary)}."
     alone = [group.is_alone for group in groups]
     if len(groups) == 1:
-        shows = "it shows what clients can do alone" if alone[0] else "it has nothing to compare"
+        shows = "it shows what local models can do" if alone[0] else "it has nothing to compare"
         return reached, [
             f"{'Nothing was shared' if alone[0] else 'This is a single run'}: {shows}."
         ]
@@ -134,7 +134,7 @@ def facts(groups: Sequence[Group], shown: Group) -> list[tuple[str, str]]:
 
 
 def _methods(groups: Sequence[Group]) -> str:
-    names = list(dict.fromkeys(group.method for group in groups))
+    names = list(dict.fromkeys(group.title for group in groups))
     return ", ".join(names) if len(names) <= 4 else f"{len(names)} ({len(groups)} rows)"
 
 
@@ -147,22 +147,27 @@ def _duration(seconds: float) -> str:
 def glossary(groups: Sequence[Group]) -> dict[str, str]:
     """Return words and their meanings, with only the figures and methods of the page's tables."""
     metrics = [report_for(task).metrics for task in {group.task for group in groups}]
-    methods = sorted({group.method for group in groups} & METHODS.keys())
-    titles = " ".join(shown.title for of_task in metrics for shown in of_task.comparison)
+    titles = {
+        group.method: METHODS[group.method].title_for(group.task)
+        for group in sorted(groups, key=lambda group: group.method)
+        if group.method in METHODS
+    }
+    figures = " ".join(shown.title for of_task in metrics for shown in of_task.comparison)
     captions = " ".join(of_task.caption for of_task in metrics)
     return {
         word: meaning
         for word, meaning in _GLOSSARY.items()
         if word not in _FIGURES
-        or any(re.search(rf"\b{name}\b", f"{titles} {captions}") for name in word.split(", "))
-    } | {name: METHODS.meaning(name) for name in methods}
+        or any(re.search(rf"\b{name}\b", f"{figures} {captions}") for name in word.split(", "))
+    } | {title: METHODS.meaning(name) for name, title in titles.items()}
 
 
 _FIGURES = ("MSE", "MAE, RMSE", "MASE", "A_loc, A_glo, A_sel")
 _GLOSSARY = {
     "client": "a participant that owns data: a site, a device, a user",
     "round": "the server asks clients to train, they reply, and the server combines their replies",
-    "local, sharing=none": "a client's model of its own data, with nothing from the others",
+    "local": "a client's model of its own data, with nothing from the others",
+    "federated": "models that clients learn with what the others send",
     "validation": "the part of the data that chooses models; the test part only measures how good "
     "the choice was",
     "MSE": "mean squared error, here on values scaled to mean 0 and variance 1 for each client: "

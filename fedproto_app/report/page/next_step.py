@@ -57,20 +57,18 @@ def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
     forecasts = task_record(run.task).forecasts
     if finding is Finding.PAYS:
         if forecasts and (command := _forecast(run)):
-            return NextStep(
-                f"Take part with {chosen.label}. Its models forecast the next values:", command
-            )
+            return NextStep(f"Use {chosen.label}. Its models forecast the next values:", command)
         return NextStep(
-            f"Take part with {chosen.label}. When a node runs at each site, train there:",
+            f"Use {chosen.label}. When a node runs at each site, train there:",
             _run_again(run, f"{run.method}-at-sites", superlink="federation"),
         )
     label, group = _most_promising(chosen, question.metrics)
     if forecasts and (command := _forecast(group.runs[0])):
         return NextStep(
-            f"Do not take part: use {label} alone. Its models forecast the next values:", command
+            f"Use {label}, which is not federated. Its models forecast the next values:", command
         )
     return NextStep(
-        f"Do not take part: use {label} alone. Client by client:",
+        f"Use {label}, which is not federated. Client by client:",
         _compare(question),
     )
 
@@ -102,7 +100,7 @@ def _run_alone(group: Group) -> NextStep:
     return NextStep(
         f"Run {group.method} without sharing, then compare: only that shows whether a gain comes "
         "from federated learning.",
-        _run_again(run, f"{run.folder.name}-alone", *changes),
+        _run_again(run, f"{run.folder.name}-local", *changes),
     )
 
 
@@ -116,7 +114,7 @@ def _run_together(group: Group) -> NextStep:
         changes.append("response.sharing=all")
     return NextStep(
         f"Nothing was shared yet. Run {method} with all clients, then compare:",
-        _run_again(run, f"{method}-together", *changes),
+        _run_again(run, f"{method}-federated", *changes),
     )
 
 

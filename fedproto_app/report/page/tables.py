@@ -99,7 +99,7 @@ def methods_table(
         mark = chosen is not None and group is chosen.group
         rows.append(Row([Cell(label), *cells], marked=mark))
     titles = ["method", *(column.title for column in columns)]
-    note = "● the way of sharing chosen by validation data" if chosen else ""
+    note = "● the federated method with the lowest validation error" if chosen else ""
     caption = f"{caption}, and in all"
     return PageTable("methods", "methods side by side", caption, titles, rows, 1, note)
 
@@ -174,7 +174,7 @@ def _clients_by_method(
             text = f"{100 * gain:+.1f}%".replace("-", "−") if isfinite(gain) else UNKNOWN
             cells = [
                 Cell(text, gain if isfinite(gain) else inf, True),
-                _error_cell(chosen.rival.get(name), metrics),
+                _error_cell(chosen.rival[name].test if name in chosen.rival else None, metrics),
                 *cells,
             ]
             gains = is_lower(ratios.get(name, inf), 1)

@@ -145,6 +145,11 @@ def check_clusters(settings: RunSettings) -> None:
 
 METHOD = Method(
     name="analytic",
+    title={
+        "forecasting": "linear regression",
+        "classification": "closed form",
+        "sequence-classification": "closed form",
+    },
     strategy={
         "forecasting": f"{__name__}.strategy:AnalyticStrategy",
         "classification": f"{__name__}.classes_strategy:AnalyticClassesStrategy",

@@ -124,6 +124,7 @@ ENCODER = Pretraining(
 )
 METHOD = Method(
     name="fed-react",
+    title="Fed-REACT",
     strategy=f"{__name__}.strategy:EvolutionaryClusterStrategy",
     learner=f"{__name__}.learner:EvolutionaryClusterLearner",
     settings=FedReactSettings,

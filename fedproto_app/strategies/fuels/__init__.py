@@ -84,6 +84,7 @@ def check_noise(settings: RunSettings) -> None:
 
 METHOD = Method(
     name="fuels",
+    title="FUELS",
     strategy=f"{__name__}.strategy:JSDPrototypeStrategy",
     learner=f"{__name__}.learner:JSDPrototypeLearner",
     settings=FuelsSettings,

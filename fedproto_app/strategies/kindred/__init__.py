@@ -88,6 +88,7 @@ def check_settings(settings: RunSettings) -> None:
 
 METHOD = Method(
     name="kindred",
+    title="Kindred",
     strategy=f"{__name__}.strategy:KindredStrategy",
     learner=f"{__name__}.learner:KindredLearner",
     settings=KindredSettings,

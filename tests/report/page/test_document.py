@@ -131,7 +131,10 @@ def test_equal_pictures_of_several_methods_are_drawn_once(tmp_path: Path) -> Non
         add_divergence(run, ["x", "y"], np.array([[0, apart], [apart, 0]]))
     words = page_of(*runs).words
     assert sum(word.endswith(": 2 clients") for word in words) == 2
-    assert re.search(r"(kindred: the same as fuels|fuels: the same as kindred)\.", " ".join(words))
+    assert re.search(
+        r"(kindred \(federated\): the same as fuels|fuels: the same as kindred \(federated\))\.",
+        " ".join(words),
+    )
 
 
 def test_few_lines_of_many_methods(tmp_path: Path) -> None:

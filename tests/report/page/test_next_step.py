@@ -26,9 +26,9 @@ def kindred(sharing: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("errors", "text", "command"),
     [
-        ((0.5,) * 7, "Take part with kindred.", "fedproto forecast a --steps 24 --out next.csv"),
+        ((0.5,) * 7, "Use kindred (federated).", "fedproto forecast a --steps 24 --out next.csv"),
         ((0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5), "Do not decide yet", "--set seed=1"),
-        ((2.0,) * 7, "Do not take part: use kindred alone.", "fedproto forecast b --steps 24"),
+        ((2.0,) * 7, "Use kindred (local), which", "fedproto forecast b --steps 24"),
     ],
 )
 def test_the_next_step_follows_the_finding(
@@ -55,7 +55,7 @@ def test_what_is_missing_is_run_first(tmp_path: Path) -> None:
     together = shared(tmp_path / "a", (0.5, 0.5), **kindred("kin"))
     solo = alone(tmp_path / "b", (1.0, 1.0), settings={"data": {"horizon": 24}})
     for folders in ([together], [together, solo]):
-        assert "--set kindred.sharing=none --set output.name=a-alone" in step(*folders).command
+        assert "--set kindred.sharing=none --set output.name=a-local" in step(*folders).command
     trained = shared(tmp_path / "c", (0.5, 0.5), method="fedavg")
     assert "--set method=solo" in step(trained).command
     lonely = step(alone(tmp_path / "d", (1.0, 1.0), **kindred("none")))
