@@ -15,23 +15,16 @@ from typer.testing import CliRunner
 from fedproto_app.cli.commands import app
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.format import Reading
-from fedproto_app.data.recognition import reading_of
-from fedproto_app.data.series import ClientSeries, notes_of
-from fedproto_app.data.sources import load_series
+from fedproto_app.data.series import ClientSeries
 from fedproto_app.experiments.trial import Wishes, plan_of, try_file
-from fedproto_app.settings import settings_from
+from tests.data import made_tables
 from tests.helpers.reported_cases import reported_case
 
-Read = tuple[Reading, list[ClientSeries], list[str]]
 
-
-def read(path: Path, **answers: str) -> Read:
-    """Return how the file is read with these answers, its clients and all notes on them."""
-    settings = {f"data.{key.replace('_', '-')}": value for key, value in answers.items()}
-    reading = reading_of(path, settings)
-    table = {**reading.all_settings, **reading.fitting(settings), "data.path": str(path)}
-    clients = load_series(settings_from(table).data)
-    return reading, clients, [*reading.notes, *reading.left_out, *notes_of(clients)]
+def read(path: Path, **answers: str) -> tuple[Reading, list[ClientSeries], list[str]]:
+    return made_tables.read(
+        path, {f"data.{key.replace('_', '-')}": value for key, value in answers.items()}
+    )
 
 
 def refusal(path: Path, **answers: str) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.format import Reading
+from fedproto_app.data.recognition import reading_of
+from fedproto_app.data.series import ClientSeries, notes_of
 from fedproto_app.data.sources import load_series
 from fedproto_app.settings import settings_from
 
@@ -29,6 +31,14 @@ def load(path: Path, source: str, **settings: Any) -> dict[str, ClientSeries]:
     changes = {f"data.{key.replace('_', '-')}": value for key, value in settings.items()}
     data = settings_from({**changes, "data.source": source, "data.path": str(path)}).data
     return {client.name: client for client in load_series(data)}
+
+
+def read(path: Path, answers: dict[str, Any]) -> tuple[Reading, list[ClientSeries], list[str]]:
+    """Return how a file is read with a person's answers, its clients and all notes on them."""
+    reading = reading_of(path, answers)
+    table = {**reading.all_settings, **reading.fitting(answers), "data.path": str(path)}
+    clients = load_series(settings_from(table).data)
+    return reading, clients, [*reading.notes, *reading.left_out, *notes_of(clients)]
 
 
 def values_of(clients: dict[str, ClientSeries]) -> dict[str, list[float]]:

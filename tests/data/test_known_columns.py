@@ -549,19 +549,6 @@ def test_holidays_are_0_and_1_with_the_day_before_and_after() -> None:
     assert auckland[:, 0].tolist() == [0, 1, 0, 0, 0]
 
 
-@with_holidays
-@pytest.mark.parametrize(
-    ("region", "message"),
-    [
-        ("XX", "data.holidays = 'XX': no country 'XX'; .*expected a code such as DE"),
-        ("DE-XX", "data.holidays = 'DE-XX': DE has no part 'XX'; it has BB, BE, BW, BY"),
-    ],
-)
-def test_unknown_regions_are_refused(region: str, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        of_days("2024-05-28", 5, holidays=region)
-
-
 def test_the_year_has_two_harmonics() -> None:
     """Noon of 2 July is half of a year of 365 days, and a quarter is 6:00 of 2 April."""
     series = of_days("2023-07-02", 2, calendar="year")
@@ -587,20 +574,29 @@ def test_the_time_is_known_as_far_as_it_is_asked_for() -> None:
     assert len(with_wind.future) == 1  # the wind ends there
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"calendar": "year"}, pytest.param({"holidays": "DE"}, marks=with_holidays)],
-)
-def test_steps_without_dates_have_no_calendar(tmp_path: Path, settings: dict[str, str]) -> None:
-    with pytest.raises(DataError, match=r"needs times with dates, and .*a.csv has none"):
-        load(written(tmp_path, "a\n1\n2\n"), "wide-csv", **settings)
+DAYS, WEEKS = "time,a\n2024-03-04,1\n2024-03-05,2\n", "time,a\n2024-03-04,1\n2024-03-11,2\n"
 
 
 @with_holidays
-def test_a_step_longer_than_a_day_has_no_holidays(tmp_path: Path) -> None:
-    weekly = "time,a\n2024-03-04,1\n2024-03-11,2\n"
-    with pytest.raises(DataError, match="a step of 7 days is longer than the day"):
-        load(written(tmp_path, weekly), "wide-csv", holidays="DE")
+@pytest.mark.parametrize(
+    ("text", "settings", "message"),
+    [
+        (
+            DAYS,
+            {"holidays": "XX"},
+            "holidays = 'XX': no country 'XX'; .*expected a code such as DE",
+        ),
+        (DAYS, {"holidays": "DE-XX"}, "holidays = 'DE-XX': DE has no part 'XX'; it has BB, BE, BW"),
+        (WEEKS, {"holidays": "DE"}, "a step of 7 days is longer than the day"),
+        ("a\n1\n2\n", {"holidays": "DE"}, "needs times with dates, and .*a.csv has none"),
+        ("a\n1\n2\n", {"calendar": "year"}, "needs times with dates, and .*a.csv has none"),
+    ],
+)
+def test_a_calendar_that_cannot_be_computed(
+    tmp_path: Path, text: str, settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        load(written(tmp_path, text), "wide-csv", **settings)
 
 
 @pytest.mark.parametrize(

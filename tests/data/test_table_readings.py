@@ -12,10 +12,8 @@ import pandas as pd
 import pytest
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.recognition import reading_of
-from fedproto_app.data.series import ClientSeries, notes_of
-from fedproto_app.data.sources import load_series
-from fedproto_app.settings import settings_from
+from fedproto_app.data.series import ClientSeries
+from tests.data import made_tables
 from tests.data.made_tables import written
 
 Rows = Callable[[int, int], str]  # of a client and an hour since 2024-01-01 00:00
@@ -24,10 +22,7 @@ HOURS = pd.date_range("2024-01-01", periods=60, freq="h")
 
 def read(path: Path, answers: dict[str, object]) -> tuple[list[ClientSeries], list[str]]:
     """Return the clients of a file that is read with these answers, and all notes on them."""
-    reading = reading_of(path, answers)
-    table = {**reading.all_settings, **reading.fitting(answers), "data.path": str(path)}
-    clients = load_series(settings_from(table).data)
-    return clients, [*reading.notes, *reading.left_out, *notes_of(clients)]
+    return made_tables.read(path, answers)[1:]
 
 
 def rows(cells: Rows, clients: int = 3) -> str:

@@ -35,7 +35,7 @@ from fedproto_app.data.windows import (
 )
 from fedproto_app.settings import DataSettings
 
-SMALL = DataSettings(period=4, close_window=2, periodic_window=2, lags="")
+SMALL = DataSettings(period=4, close_window=2, periodic_window=2, lags="")  # looks 8 values back
 
 
 def series(values: object, start: int = 0, name: str = "a") -> ClientSeries:

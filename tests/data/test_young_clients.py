@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from fedproto_app.data.clock import Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.windows import (
-    ClientWindows,
     cut_of,
     lookback,
     make_windows,
@@ -21,18 +18,7 @@ from fedproto_app.data.windows import (
     window_positions,
 )
 from fedproto_app.settings import DataSettings
-
-SMALL = DataSettings(period=4, close_window=2, periodic_window=2, lags="")  # looks 8 values back
-HOURS = Clock(np.timedelta64(1, "h"), np.timedelta64(0, "h"))
-
-
-def series(values: object, start: int = 0) -> ClientSeries:
-    return ClientSeries("a", np.asarray(values, dtype=float), start)
-
-
-def inputs_of(windows: ClientWindows) -> NDArray[np.float32]:
-    """Return the inputs in the data's units."""
-    return windows.scale.original(windows.inputs)
+from tests.data.test_windows import HOURS, SMALL, inputs_of, series
 
 
 def test_the_look_back_reaches_before_the_series_by_hand() -> None:
