@@ -43,6 +43,13 @@ def test_the_first_table_is_read_as_the_page_says(folder: Path) -> None:
     assert period_votes([facts_of(series, data) for series in clients]) == [(24, 20)]
 
 
+def test_the_weekly_table_is_read_as_the_page_says(folder: Path) -> None:
+    subprocess.run([sys.executable, "-W", "error", "write_shops.py"], cwd=folder, check=True)
+    settings = reading_of(folder / "shops.csv").all_settings
+    clients = load_series(settings_from({**settings, "data.path": str(folder / "shops.csv")}).data)
+    assert f"shops.csv: {len(clients)} series of {len(clients[0].values)} steps of 7 days," in PAGE
+
+
 def test_every_file_has_its_settings() -> None:
     assert len(EXAMPLES) == PAGE.count("```csv") > 5
 
