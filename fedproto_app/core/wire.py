@@ -219,7 +219,9 @@ def read_array(
         raise Unusable(f"array {name!r} has shape {str(array_shape)[:100]}") from None
 
 
-def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = None) -> Message:
+def write_reply(
+    reply: Reply, reply_to: Message, vector: NDArray[np.uint64] | None = None
+) -> Message:
     """Return the node's reply as a message. vector: masked sums in place of its arrays."""
     metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
     record = _record(ReplyFields, reply, metrics=metrics, failed=_cut(reply.failed))
@@ -227,7 +229,7 @@ def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = N
     content = _content(record, reply.arrays)
     if vector is not None:
         content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
-    return Message(content, reply_to=to)
+    return Message(content, reply_to=reply_to)
 
 
 def is_answer(reply: Message, order: Message) -> bool:
@@ -255,17 +257,17 @@ def required_masking_order(message: Message) -> MaskingOrder:
     return read_record(message.content, MaskingOrder, OF_MASKING)
 
 
-def write_masking_reply(reply: MaskingReply, to: Message) -> Message:
+def write_masking_reply(reply: MaskingReply, reply_to: Message) -> Message:
     """Return the node's reply to a step of a masked sum as a message."""
     record = _record(MaskingReply, reply, fault=reply.fault[:MOST_REASON])
-    return Message(RecordDict({OF_MASKING: record}), reply_to=to)
+    return Message(RecordDict({OF_MASKING: record}), reply_to=reply_to)
 
 
-def write_roster(roster: NodeRoster, to: Message) -> Message:
+def write_roster(roster: NodeRoster, reply_to: Message) -> Message:
     """Return the node's answer to the roster query."""
     cut = {"refused": _cut(roster.refused), "notes": _cut(roster.notes)}
     record = _record(NodeRoster, roster, error=roster.error[:MOST_REASON], **cut)
-    return Message(_content(_with_protocol(record), {}), reply_to=to)
+    return Message(_content(_with_protocol(record), {}), reply_to=reply_to)
 
 
 def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
@@ -273,9 +275,9 @@ def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
     return {name: reason[:MOST_REASON] for name, reason in reasons.items()}
 
 
-def write_alive(to: Message) -> Message:
+def write_alive(reply_to: Message) -> Message:
     """Return the node's empty answer to a probe."""
-    return Message(RecordDict(), reply_to=to)
+    return Message(RecordDict(), reply_to=reply_to)
 
 
 # --- the server's side ------------------------------------------------------------------------
@@ -294,9 +296,9 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
     )
 
 
-def add_masking(order: MaskingOrder, to: Message) -> None:
+def add_masking(order: MaskingOrder, message: Message) -> None:
     """Add what a node needs for a masked sum to its training order."""
-    to.content[OF_MASKING] = _record(MaskingOrder, order)
+    message.content[OF_MASKING] = _record(MaskingOrder, order)
 
 
 def masking_query(order: MaskingOrder, node_id: int) -> Message:

@@ -135,7 +135,7 @@ class MaskedSum:
                 }
                 message = by_node[session.names[number]]
                 plain = sent_bytes(message)
-                add_masking(replace(order, step="train", sealed=for_it), to=message)
+                add_masking(replace(order, step="train", sealed=for_it), message=message)
                 self._history.log.bytes_down += sent_bytes(message) - plain
                 participants.add(session.names[number])
         self.lost = len(by_node) - len(participants)

@@ -65,25 +65,25 @@ def test_failed_clients_alone_are_no_answer() -> None:
     """As a node gives them that is leaving, or whose disk is full."""
     order = write_order(Order("run", "token", 1, ["a", "b"]), 5, MessageType.TRAIN)
     for name, answers in {"a": True, "z": False}.items():
-        assert is_answer(write_reply(Reply([name], [10]), to=order), order) == answers
+        assert is_answer(write_reply(Reply([name], [10]), reply_to=order), order) == answers
     failed_reply = Reply([], [], failed={"a": "its disk is full"})
-    assert not is_answer(write_reply(failed_reply, to=order), order)
+    assert not is_answer(write_reply(failed_reply, reply_to=order), order)
     assert not is_answer(Message(Error(code=0, reason="killed"), reply_to=order), order)
     assert not is_answer(Message(RecordDict(), reply_to=order), order)
-    assert not is_answer(write_masking_reply(MaskingReply(), to=order), order)
+    assert not is_answer(write_masking_reply(MaskingReply(), reply_to=order), order)
 
 
 def test_masked_sums_are_answered_with_what_they_need() -> None:
     step = MaskingOrder("run", "token", 1, "session", "keys")
     query = masking_query(step, 5)
-    assert is_answer(write_masking_reply(MaskingReply(), to=query), query)
-    refused = write_masking_reply(MaskingReply(fault="I will not"), to=query)
+    assert is_answer(write_masking_reply(MaskingReply(), reply_to=query), query)
+    refused = write_masking_reply(MaskingReply(fault="I will not"), reply_to=query)
     assert not is_answer(refused, query)
     order = write_order(Order("run", "token", 1, ["a"]), 5, MessageType.TRAIN)
-    add_masking(replace(step, step="train"), to=order)
+    add_masking(replace(step, step="train"), message=order)
     plain, vector = Reply(["a"], [10]), np.zeros(3, np.uint64)
-    assert not is_answer(write_reply(plain, to=order), order)
-    assert is_answer(write_reply(plain, to=order, vector=vector), order)
+    assert not is_answer(write_reply(plain, reply_to=order), order)
+    assert is_answer(write_reply(plain, reply_to=order, vector=vector), order)
 
 
 @pytest.mark.parametrize("length", [2**63, 2**62])

@@ -92,9 +92,9 @@ def order(arrays: int = 0) -> Message:
     )
 
 
-def good_reply(to: Message) -> Message:
+def good_reply(message: Message) -> Message:
     arrays = {"prototypes": np.ones((2, 3), np.float32)}
-    return write_reply(Reply(["c1", "c2"], [5, 6], arrays=arrays), to=to)
+    return write_reply(Reply(["c1", "c2"], [5, 6], arrays=arrays), reply_to=message)
 
 
 def audit_of(folder: Path) -> list[dict[str, Any]]:

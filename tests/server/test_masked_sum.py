@@ -119,7 +119,7 @@ def in_step(step: str, answer: Callable[[MaskingReply], MaskingReply]) -> Change
     def change(message: Message, reply: Message) -> Message:
         if message.metadata.dst_node_id != BAD_NODE or step_of(message)[0] != step:
             return reply
-        return write_masking_reply(answer(read_masking_reply(reply)), to=message)
+        return write_masking_reply(answer(read_masking_reply(reply)), reply_to=message)
 
     return change
 
@@ -297,7 +297,7 @@ def test_survivors_that_too_few_sign_give_no_sum(
         step, _ = step_of(message)
         steps.append(step)
         if step == "agree":
-            return write_masking_reply(answer, to=message)
+            return write_masking_reply(answer, reply_to=message)
         lost = step == "train" and message.metadata.dst_node_id == BAD_NODE
         return None if lost else reply
 
@@ -455,7 +455,7 @@ def test_two_nodes_of_one_key_are_both_left_out(tmp_path: Path) -> None:
         if len(node_keys) != 2:
             return reply
         mixed_keys = PublicKeys(node_keys[1].masks, node_keys[0].masks)
-        return write_masking_reply(MaskingReply(own=mixed_keys), to=message)
+        return write_masking_reply(MaskingReply(own=mixed_keys), reply_to=message)
 
     [line] = read_rounds(run(tmp_path, change, nodes=5, rounds=1))
     reasons = [refusal["reason"] for refusal in line["refused"]]

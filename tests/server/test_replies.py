@@ -72,7 +72,7 @@ def test_names_of_people_are_believed(name: str) -> None:
     roster = replace(roster, groups={name: name, "b": "g"}, missing_shares={name: 0.0, "b": 0.1})
     times = {name: ROSTER.times["a"]}
     roster = replace(roster, class_counts={name: ((1, 9),)}, times=times)
-    assert read_roster(write_roster(roster, to=order_message()), multiple=10) == roster
+    assert read_roster(write_roster(roster, reply_to=order_message()), multiple=10) == roster
 
 
 def test_too_long_a_reason_costs_its_end_alone() -> None:
