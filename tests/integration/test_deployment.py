@@ -66,7 +66,7 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
 def three_nodes(
     federation: LocalFederation, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Path]:
-    """Start three nodes of the federation; return their state folders once they are online."""
+    """Start three nodes of the federation and return their state folders once they are online."""
     folder = tmp_path_factory.mktemp("three-nodes")
     states = [folder / f"state-{index}" for index in range(3)]
     nodes = [

@@ -30,7 +30,7 @@ APP = App("me/mine", "1.0", b"a program")
 
 
 class FakeApart:
-    """A separate process with a fixed answer; jobs: the jobs that it received."""
+    """A separate process with a fixed answer. jobs: the jobs that it received."""
 
     def __init__(self, answer: bytes | Ended = b"", leftover: int = 0) -> None:
         self.answer, self.leftover, self.ended = answer, leftover, 0

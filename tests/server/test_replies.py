@@ -102,7 +102,7 @@ def test_a_reply_is_bounded_by_what_was_asked(change: Change, reason: str) -> No
 
 @pytest.mark.parametrize(("step", "accepted"), [(4.0, True), (2.9, False), (0.0, False)])
 def test_a_mean_moves_as_far_as_its_clients_say(step: float, accepted: bool) -> None:
-    """The mean is 3 from the model that was sent; who reports less, would not be shortened."""
+    """The mean is 3 from the model that was sent. Who reports less would not be shortened."""
     mean = {"w": np.array([1, 4], np.float32)}
     reply = Reply(["a", "b"], [10, 20], arrays=mean, steps=[2.0, step])
     allowed = Allowed(1, {"w": np.ones(2, np.float32)})
