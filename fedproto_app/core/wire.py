@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from io import BytesIO
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 from flwr.app import (
@@ -72,8 +72,6 @@ class Unusable(ValueError):
 class OrderFields:
     """An `Order` and its `Guidance`, whose `clients` are ``guided`` here, without the arrays."""
 
-    __pydantic_config__ = STRICT
-
     run: Name
     token: Name
     server_round: Integer
@@ -94,8 +92,6 @@ class ReplyFields:
     different numbers of bytes.
     """
 
-    __pydantic_config__ = STRICT
-
     names: FailFastList[Name]
     samples: FailFastList[Integer]
     losses: dict[Name, FailFastList[float]]
@@ -107,15 +103,24 @@ class ReplyFields:
 
 
 FieldsT = TypeVar("FieldsT")
+
+
+def _complete(kind: type[Any]) -> type[Any]:
+    """Return the dataclass without defaults, because a message must have every field."""
+    types = get_type_hints(kind, include_extras=True).items()
+    return make_dataclass(kind.__name__, types, namespace={"__pydantic_config__": STRICT})
+
+
 _KINDS = (OrderFields, ReplyFields, NodeRoster, MaskingOrder, MaskingReply)
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS}
+_COMPLETE = {kind: _complete(kind) for kind in _KINDS}
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {k: TypeAdapter(c) for k, c in _COMPLETE.items()}
 
 
 def _record(kind: type[Any], message: object, **changed: object) -> ConfigRecord:
     """Return the message's fields as JSON in a record. Its reader validates the values."""
     unchanged = (field.name for field in fields(kind) if field.name not in changed)
     values = {name: getattr(message, name) for name in unchanged} | changed
-    return ConfigRecord({JSON: _ADAPTERS[kind].dump_json(kind(**values))})
+    return ConfigRecord({JSON: _ADAPTERS[kind].dump_json(_COMPLETE[kind](**values))})
 
 
 def read_record(
@@ -132,10 +137,10 @@ def read_record(
     if len(text) > (most_bytes := min(most_bytes, MOST_BYTES)):
         raise Unusable(f"malformed message: {len(text)} bytes of JSON, more than {most_bytes}")
     try:
-        message: FieldsT = _ADAPTERS[kind].validate_json(text)
+        message = _ADAPTERS[kind].validate_json(text)
     except ValidationError as error:
         raise Unusable(f"malformed message: {_first_fault(error)}") from None
-    return message
+    return kind(**vars(message))
 
 
 def _first_fault(error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,20 @@ import pytest
 from flwr.app import Array, ConfigRecord, Error, Message, MessageType, RecordDict
 
 from fedproto_app import __version__
-from fedproto_app.core.messages import Guidance, MaskingOrder, MaskingReply, Order, Reply
+from fedproto_app.core.messages import (
+    Guidance,
+    MaskingOrder,
+    MaskingReply,
+    NodeRoster,
+    Order,
+    Reply,
+)
 from fedproto_app.core.wire import (
     FIELDS,
+    JSON,
+    OF_MASKING,
+    OrderFields,
+    ReplyFields,
     Unusable,
     add_masking,
     is_answer,
@@ -20,13 +32,14 @@ from fedproto_app.core.wire import (
     protocol_fault,
     read_array,
     read_order,
+    read_record,
     roster_query,
     write_masking_reply,
     write_order,
     write_reply,
 )
 from tests.helpers.bad_replies import npy_header
-from tests.helpers.messages import order_message
+from tests.helpers.messages import message_of, order_message, roster_message
 
 
 def test_the_same_version_has_no_fault() -> None:
@@ -59,6 +72,24 @@ def test_an_order_is_read_as_it_was_written() -> None:
     assert list(received.guidance.arrays) == ["heads"]
     assert np.array_equal(received.guidance.arrays["heads"], arrays["heads"])
     assert replace(received, guidance=replace(received.guidance, arrays=arrays)) == order
+
+
+def test_a_message_must_have_every_field() -> None:
+    """Also those that have a default where the message is made."""
+    query = masking_query(MaskingOrder("run", "token", 1, "session", "keys"), 5)
+    for kind, name, message in (
+        (OrderFields, FIELDS, order_message()),
+        (ReplyFields, FIELDS, message_of()),
+        (NodeRoster, FIELDS, roster_message()),
+        (MaskingOrder, OF_MASKING, query),
+        (MaskingReply, OF_MASKING, write_masking_reply(MaskingReply(), reply_to=query)),
+    ):
+        table = json.loads(message.content[name][JSON])
+        for key in table:
+            fewer = json.dumps({k: value for k, value in table.items() if k != key}).encode()
+            message.content[name][JSON] = fewer
+            with pytest.raises(Unusable, match=f"{key}: Field required"):
+                read_record(message.content, kind, name)
 
 
 def test_failed_clients_alone_are_no_answer() -> None:
