@@ -32,7 +32,7 @@ app = ClientApp()
 @app.query("alive")
 def alive(message: Message, context: Context) -> Message:
     """Answer a probe at once. An order that this node has not answered yet is then lost."""
-    return write_alive(to=message)
+    return write_alive(reply_to=message)
 
 
 @app.query("roster")
@@ -42,8 +42,8 @@ def roster(message: Message, context: Context) -> Message:
     from fedproto_app.node.process import in_simulation
 
     if fault := protocol_fault(message.content, "server", "node"):
-        return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=fault), to=message)
-    return write_roster(tell_roster(context, simulated=in_simulation()), to=message)
+        return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=fault), reply_to=message)
+    return write_roster(tell_roster(context, simulated=in_simulation()), reply_to=message)
 
 
 @app.query("question")
@@ -60,7 +60,7 @@ def masking(message: Message, context: Context) -> Message:
 
     order = required_masking_order(message)
     return write_masking_reply(
-        answer_masking(order, context, simulated=in_simulation()), to=message
+        answer_masking(order, context, simulated=in_simulation()), reply_to=message
     )
 
 
@@ -75,7 +75,7 @@ def train(message: Message, context: Context) -> Message:
         return _carried_out("train", message, context)
     order = read_order(message)
     reply, vector = train_masked(order, of_masking, context, simulated=in_simulation())
-    return write_reply(reply, to=message, vector=vector)
+    return write_reply(reply, reply_to=message, vector=vector)
 
 
 @app.evaluate()
@@ -89,4 +89,4 @@ def _carried_out(phase: Phase, message: Message, context: Context) -> Message:
     from fedproto_app.node.process import in_simulation
 
     reply = carry_out(phase, read_order(message), context, simulated=in_simulation())
-    return write_reply(reply, to=message)
+    return write_reply(reply, reply_to=message)

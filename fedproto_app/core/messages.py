@@ -190,8 +190,6 @@ class MaskingOrder:
     signatures: of this list of survivors, by the node that signed it (step "unmask").
     """
 
-    __pydantic_config__ = STRICT
-
     run: Name
     token: Name
     server_round: Integer
@@ -212,8 +210,6 @@ class MaskingReply:
     of the survivors' seeds and of the private keys of the nodes that dropped out, by their owner
     (step "unmask").
     """
-
-    __pydantic_config__ = STRICT
 
     own: PublicKeys | None = None
     sealed: _Numbered = field(default_factory=dict)
@@ -248,8 +244,6 @@ class NodeRoster:
     notes: what a person should know of its data. times: when the clients' samples are, if the
     method must know.
     """
-
-    __pydantic_config__ = STRICT
 
     label: Name
     partitions: Count

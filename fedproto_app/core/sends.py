@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.messages import Reply
@@ -47,17 +47,6 @@ class Sizes:
     parameters: Mapping[str, Shape] = field(default_factory=dict)
     encoder: str = "encoder."
     head: str = "head."
-
-
-_ALLOWED: dict[str, tuple[str, ...]] = {
-    "rows": ("client", "class"),
-    "combine": ("each", "groups", "mean", "sum"),
-    "weight": ("samples", "clients"),
-    "remember": ("round", "latest"),
-    "when": ("training", "evaluated", "question"),
-    "clip": ("", "step", "rows", "sums", "public"),
-    "consent": ("", "tells-classes"),
-}
 
 
 @dataclass(frozen=True)
@@ -104,7 +93,7 @@ class Sends:
     clip: Literal["", "step", "rows", "sums", "public"] = ""
     any_size: bool = False
     reveals: str = ""
-    consent: str = ""
+    consent: Literal["", "tells-classes"] = ""
     by_group: bool = False
     passed_on: str = ""
 
@@ -128,6 +117,10 @@ class Sends:
             return self.arrays
         parameters = sizes.parameters.items()
         return {name: shape for name, shape in parameters if name.startswith(self.parameters)}
+
+
+_TYPES = get_type_hints(Sends).items()
+_ALLOWED = {key: get_args(kind) for key, kind in _TYPES if get_origin(kind) is Literal}
 
 
 def model(*parameters: str, **fields: object) -> Sends:

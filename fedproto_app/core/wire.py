@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from io import BytesIO
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 from flwr.app import (
@@ -72,8 +72,6 @@ class Unusable(ValueError):
 class OrderFields:
     """An `Order` and its `Guidance`, whose `clients` are ``guided`` here, without the arrays."""
 
-    __pydantic_config__ = STRICT
-
     run: Name
     token: Name
     server_round: Integer
@@ -94,8 +92,6 @@ class ReplyFields:
     different numbers of bytes.
     """
 
-    __pydantic_config__ = STRICT
-
     names: FailFastList[Name]
     samples: FailFastList[Integer]
     losses: dict[Name, FailFastList[float]]
@@ -107,8 +103,17 @@ class ReplyFields:
 
 
 FieldsT = TypeVar("FieldsT")
+
+
+def _complete(kind: type[Any]) -> type[Any]:
+    """Return the dataclass without defaults, because a message must have every field."""
+    types = get_type_hints(kind, include_extras=True).items()
+    return make_dataclass(kind.__name__, types, namespace={"__pydantic_config__": STRICT})
+
+
 _KINDS = (OrderFields, ReplyFields, NodeRoster, MaskingOrder, MaskingReply)
-_ADAPTERS: dict[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _KINDS}
+_COMPLETE = {kind: _complete(kind) for kind in _KINDS}
+_ADAPTERS: dict[type, TypeAdapter[Any]] = {k: TypeAdapter(c) for k, c in _COMPLETE.items()}
 
 
 def _record(kind: type[Any], message: object, **changed: object) -> ConfigRecord:
@@ -116,7 +121,7 @@ def _record(kind: type[Any], message: object, **changed: object) -> ConfigRecord
     unchanged = (field.name for field in fields(kind) if field.name not in changed)
     values = {name: getattr(message, name) for name in unchanged} | changed
     # In bytes, because Flower's ConfigRecord.count_bytes fails on an empty text or list.
-    return ConfigRecord({JSON: _ADAPTERS[kind].dump_json(kind(**values))})
+    return ConfigRecord({JSON: _ADAPTERS[kind].dump_json(_COMPLETE[kind](**values))})
 
 
 def read_record(
@@ -133,10 +138,10 @@ def read_record(
     if len(text) > (most_bytes := min(most_bytes, MOST_BYTES)):
         raise Unusable(f"malformed message: {len(text)} bytes of JSON, more than {most_bytes}")
     try:
-        message: FieldsT = _ADAPTERS[kind].validate_json(text)
+        message = _ADAPTERS[kind].validate_json(text)
     except ValidationError as error:
         raise Unusable(f"malformed message: {_first_fault(error)}") from None
-    return message
+    return kind(**vars(message))
 
 
 def _first_fault(error: ValidationError) -> str:
@@ -220,7 +225,9 @@ def read_array(
         raise Unusable(f"array {name!r} has shape {str(array_shape)[:100]}") from None
 
 
-def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = None) -> Message:
+def write_reply(
+    reply: Reply, reply_to: Message, vector: NDArray[np.uint64] | None = None
+) -> Message:
     """Return the node's reply as a message. vector: masked sums in place of its arrays."""
     metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
     record = _record(ReplyFields, reply, metrics=metrics, failed=_cut(reply.failed))
@@ -228,7 +235,7 @@ def write_reply(reply: Reply, to: Message, vector: NDArray[np.uint64] | None = N
     content = _content(record, reply.arrays)
     if vector is not None:
         content[VECTOR] = ArrayRecord({VECTOR: Array(vector)})
-    return Message(content, reply_to=to)
+    return Message(content, reply_to=reply_to)
 
 
 def is_answer(reply: Message, order: Message) -> bool:
@@ -256,17 +263,17 @@ def required_masking_order(message: Message) -> MaskingOrder:
     return read_record(message.content, MaskingOrder, OF_MASKING)
 
 
-def write_masking_reply(reply: MaskingReply, to: Message) -> Message:
+def write_masking_reply(reply: MaskingReply, reply_to: Message) -> Message:
     """Return the node's reply to a step of a masked sum as a message."""
     record = _record(MaskingReply, reply, fault=reply.fault[:MOST_REASON])
-    return Message(RecordDict({OF_MASKING: record}), reply_to=to)
+    return Message(RecordDict({OF_MASKING: record}), reply_to=reply_to)
 
 
-def write_roster(roster: NodeRoster, to: Message) -> Message:
+def write_roster(roster: NodeRoster, reply_to: Message) -> Message:
     """Return the node's answer to the roster query."""
     cut = {"refused": _cut(roster.refused), "notes": _cut(roster.notes)}
     record = _record(NodeRoster, roster, error=roster.error[:MOST_REASON], **cut)
-    return Message(_content(_with_protocol(record), {}), reply_to=to)
+    return Message(_content(_with_protocol(record), {}), reply_to=reply_to)
 
 
 def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
@@ -274,9 +281,9 @@ def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
     return {name: reason[:MOST_REASON] for name, reason in reasons.items()}
 
 
-def write_alive(to: Message) -> Message:
+def write_alive(reply_to: Message) -> Message:
     """Return the node's empty answer to a probe."""
-    return Message(RecordDict(), reply_to=to)
+    return Message(RecordDict(), reply_to=reply_to)
 
 
 # --- the server's side ------------------------------------------------------------------------
@@ -295,9 +302,9 @@ def write_order(order: Order, node_id: int, message_type: str) -> Message:
     )
 
 
-def add_masking(order: MaskingOrder, to: Message) -> None:
+def add_masking(order: MaskingOrder, message: Message) -> None:
     """Add what a node needs for a masked sum to its training order."""
-    to.content[OF_MASKING] = _record(MaskingOrder, order)
+    message.content[OF_MASKING] = _record(MaskingOrder, order)
 
 
 def masking_query(order: MaskingOrder, node_id: int) -> Message:

@@ -136,7 +136,7 @@ def _put_together(answers: list[bytes], message: Message) -> Message:
         if answer[:1] == frames.REPLY:
             return from_bytes(answer[1:])
     replies = [reply for answer in answers for reply in frames.read_part(answer[1:])]
-    return from_bytes(to_bytes(write_reply(merged(replies), to=message)))
+    return from_bytes(to_bytes(write_reply(merged(replies), reply_to=message)))
 
 
 class WithState(Persistence):

@@ -79,7 +79,7 @@ class _Session:
 
 
 class MaskedSum:
-    """The stage for masked sums. In a run without them it changes nothing.
+    """The stage of a run whose sums are masked.
 
     A method may use the sum of each group that sites name (`Sends.by_group`). Then every group of
     at least `aggregation.secure-minimum` nodes forms a sum of its own, and the other nodes form one
@@ -114,8 +114,7 @@ class MaskedSum:
         than training orders are returned unchanged.
         """
         self.total, self.lost = None, 0
-        is_training = messages and messages[0].metadata.message_type == MessageType.TRAIN
-        if not (self._rules.secure and is_training):
+        if not messages or messages[0].metadata.message_type != MessageType.TRAIN:
             return list(messages)
         label_of = self._members.roster.label_of
         by_node = {label_of(message.metadata.dst_node_id): message for message in messages}
@@ -136,7 +135,7 @@ class MaskedSum:
                 }
                 message = by_node[session.names[number]]
                 plain = sent_bytes(message)
-                add_masking(replace(order, step="train", sealed=for_it), to=message)
+                add_masking(replace(order, step="train", sealed=for_it), message=message)
                 self._history.log.bytes_down += sent_bytes(message) - plain
                 participants.add(session.names[number])
         self.lost = len(by_node) - len(participants)

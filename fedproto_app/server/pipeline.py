@@ -33,6 +33,7 @@ from fedproto_app.settings import Settings
 from fedproto_app.settings.fit import releases_of
 from fedproto_app.strategies.common.federation import Guide
 from fedproto_app.tasks.table import expected_metrics, task_class
+from fedproto_app.trust.fixed_point import Sums
 from fedproto_app.trust.noised_errors import NoisedErrors
 from fedproto_app.trust.outliers import long_steps, opposed_steps, out_of_line, sizes_of
 
@@ -61,8 +62,7 @@ def _withheld_fault(metrics: Mapping[Metric, float]) -> str | None:
 class Pipeline:
     """Sends orders to nodes and reads their replies.
 
-    sums: the stage for masked sums, which changes nothing in a run without them. spending: counts
-    what the orders cost of the clients' privacy, before they are sent.
+    spending: counts what the orders cost of the clients' privacy, before they are sent.
     """
 
     def __init__(
@@ -80,7 +80,11 @@ class Pipeline:
         rules, releases = settings.aggregation, releases_of(method_named(settings.method), settings)
         by_group = any(release.by_group for release in releases)
         groups_from = settings.pretraining_rounds + 1 if by_group else inf
-        self.sums = MaskedSum(rules, run, members, history, exchange, self.send, groups_from)
+        self._sums = (
+            MaskedSum(rules, run, members, history, exchange, self.send, groups_from)
+            if rules.secure
+            else None
+        )
         self._spending = spending
         self._task = task_class(settings.task)
         self._metrics = expected_metrics(settings)
@@ -94,6 +98,11 @@ class Pipeline:
         self._trains = self._evaluates = False  # what the latest orders ask for
         self._requests: list[_Request] = []
         self._leaving = 0  # nodes of the latest orders that are about to leave
+
+    @property
+    def total(self) -> Sums | None:
+        """The sum of the latest training's masked replies, None without one."""
+        return self._sums.total if self._sums else None
 
     # --- out --------------------------------------------------------------------------------
 
@@ -159,12 +168,14 @@ class Pipeline:
 
         Where sums are masked, nodes exchange keys first. Nodes that fail to get no orders.
         """
-        messages = self.sums.prepare(grid, list(messages))
+        if not self._sums:
+            return self.send(grid, messages)
+        messages = self._sums.prepare(grid, list(messages))
         nodes = {message.metadata.dst_node_id for message in messages}
         self._requests = [
             request for request in self._requests if request.message.metadata.dst_node_id in nodes
         ]
-        return self.send(grid, messages, self.sums.least)
+        return self.send(grid, messages, self._sums.least)
 
     def send(self, grid: Grid, messages: Iterable[Message], least: int = 0) -> list[Message]:
         """Return the replies to these messages. Later phases of the round skip silent nodes.
@@ -186,15 +197,18 @@ class Pipeline:
         """
         answers = self.usable(replies, expected)
         leaving = self._leaving if answers else 0
-        orders = len(self._requests) - leaving + self.sums.lost
+        lost = self._sums.lost if self._sums else 0
+        orders = len(self._requests) - leaving + lost
         self._check_failed_share(orders, len(answers))
         return answers
 
     def usable(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
         """Return the replies that pass all stages, however few."""
-        answers, messages = self._decode(replies, self.sums.on_the_wire(expected))
+        on_the_wire = self._sums.on_the_wire(expected) if self._sums else expected
+        answers, messages = self._decode(replies, on_the_wire)
         answers = self._compare(answers, expected)
-        answers = self.sums.apply(answers, messages, expected)
+        if self._sums:
+            answers = self._sums.apply(answers, messages, expected)
         for answer in answers:
             withheld = self._evaluates and not self._metrics
             without_arrays = replace(answer, arrays={})

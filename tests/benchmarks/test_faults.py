@@ -91,6 +91,6 @@ def test_a_poisoned_node_sends_nan_in_round_1(
     hook.poison(wire)
     order = order_message()
     reply = Reply(["a", "b"], [10, 10], arrays={"w": np.ones((2, 2), np.float32)})
-    poisoned = wire.write_reply(reply, to=order, vector=None)
+    poisoned = wire.write_reply(reply, reply_to=order, vector=None)
     assert order.metadata.group_id == "1"
     assert np.isnan(poisoned.content[wire.ARRAYS]["w"].numpy()).any()

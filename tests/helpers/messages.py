@@ -70,11 +70,11 @@ def order_message(order: Order | None = None) -> Message:
 
 
 def message_of(reply: Reply = REPLY) -> Message:
-    return write_reply(reply, to=order_message())
+    return write_reply(reply, reply_to=order_message())
 
 
 def roster_message() -> Message:
-    return write_roster(ROSTER, to=order_message())
+    return write_roster(ROSTER, reply_to=order_message())
 
 
 def read(message: Message) -> tuple[Reply | None, list[Refusal]]:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
 def three_nodes(
     federation: LocalFederation, tmp_path_factory: pytest.TempPathFactory
 ) -> list[Path]:
-    """Start three nodes of the federation; return their state folders once they are online."""
+    """Start three nodes of the federation and return their state folders once they are online."""
     folder = tmp_path_factory.mktemp("three-nodes")
     states = [folder / f"state-{index}" for index in range(3)]
     nodes = [
@@ -80,6 +81,21 @@ def three_nodes(
     joined = {node.wait_until_joined() for node in nodes}
     assert federation.online() == joined
     return states
+
+
+def deployed_and_local(
+    federation: LocalFederation, tmp_path: Path, **changes: Any
+) -> tuple[Path, Path]:
+    """Run on the federation's three nodes and in one process, and return both runs' folders."""
+    deadlines = {"nodes.start-deadline": 120.0, "nodes.round-deadline": 120.0}
+    table = {**changes, "rounds": 2, "nodes.minimum": 3, **deadlines}
+    deployed = small_settings(tmp_path, **table, **{"output.name": "deployed"})
+    run = federation.submit(flower_config(deployed))
+    status = federation.wait(run, deadline=300)
+    assert status.completed, f"{status}\n{federation.superlink.log_text()}"
+    local = small_settings(tmp_path, **table, **{"output.name": "local"})
+    folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / "state"))
+    return Path(deployed.output.dir) / "deployed", folder.path
 
 
 @pytest.mark.parametrize(
@@ -109,22 +125,11 @@ def test_runs_on_three_nodes_equal_runs_in_one_process(
         **({"kindred.sharing": "common"} if masked and method == "kindred" else {}),
         "data.calendar": calendar,
         "aggregation.secure": masked,
-        "rounds": 2,
         "evaluate-every": 2,  # each message of a node starts a process of seconds
-        "nodes.minimum": 3,
-        "nodes.start-deadline": 120.0,
-        "nodes.round-deadline": 120.0,
     }
-    deployed = small_settings(tmp_path, **{**changes, "output.name": "deployed"})
-    run = federation.submit(flower_config(deployed))
-    status = federation.wait(run, deadline=300)
-    assert status.completed, f"{method}: {status}\n{federation.superlink.log_text()}"
-
-    local = small_settings(tmp_path, **{**changes, "output.name": "local"})
-    folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / "state"))
-    runs = Path(deployed.output.dir)
-    assert_same_clients(runs / "deployed", folder.path)
-    assert_same_rounds(runs / "deployed", folder.path)
+    deployed, local = deployed_and_local(federation, tmp_path, **changes)
+    assert_same_clients(deployed, local)
+    assert_same_rounds(deployed, local)
     for state in three_nodes:  # each kept the state of its own clients
         assert any(entries in rounds_in(file.parent, "models") for file in state.rglob("*.sqlite"))
 
@@ -139,25 +144,13 @@ def test_a_method_in_a_users_module_runs_on_nodes_that_have_it(
     shutil.copy(Path(__file__).parents[1] / "helpers" / "own_methods.py", modules)
     monkeypatch.syspath_prepend(modules)
     environment = {"PYTHONPATH": str(modules)}
-    changes = {
-        "method": "own_methods:PULL",
-        "aggregation.secure": masked,
-        "rounds": 2,
-        "nodes.minimum": 3,
-        "nodes.start-deadline": 120.0,
-        "nodes.round-deadline": 120.0,
-    }
-    deployed = small_settings(tmp_path, **{**changes, "output.name": "deployed"})
+    changes = {"method": "own_methods:PULL", "aggregation.secure": masked}
     with LocalFederation(tmp_path / "federation", environment) as federation:
         for index, config in enumerate(synthetic_nodes(3, tmp_path / "own-state")):
             state = {"device": "cpu", "state-dir": str(tmp_path / f"state-{index}")}
             federation.add_node(str(index), {**config, **state}, environment=environment)
         for node in federation.nodes:
             node.wait_until_joined()
-        run = federation.submit(flower_config(deployed))
-        status = federation.wait(run, deadline=300)
-        assert status.completed, f"{status}\n{federation.superlink.log_text()}"
-    local = small_settings(tmp_path, **{**changes, "output.name": "local"})
-    folder, _ = run_locally(local, synthetic_nodes(3, tmp_path / "state"))
-    assert_same_clients(Path(deployed.output.dir) / "deployed", folder.path)
+        deployed, local = deployed_and_local(federation, tmp_path, **changes)
+    assert_same_clients(deployed, local)
     sys.modules.pop("own_methods", None)

@@ -37,7 +37,7 @@ def command_of(settings: Settings) -> list[str]:
 
 
 def run_in_flower(tmp_path: Path, settings: Settings) -> tuple[Path, str]:
-    """Run in Flower; return the run's folder and its output."""
+    """Run in Flower and return the run's folder and its output."""
     command = command_of(settings)
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

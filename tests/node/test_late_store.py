@@ -123,7 +123,7 @@ def require_equal(store: ClientStore, plain: Plain, upto: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("limit", [PLENTY, 0], ids=["order", "cohort"])
 def test_the_disk_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, limit: int) -> None:
-    """One store per order, as at a site; a killed server goes back by one round or two."""
+    """One store per order, as at a site. A killed server goes back by one round or two."""
     draws, plain = np.random.default_rng(seed), Plain()
     checkpoints, server_round = [0], 0
     for _ in range(40):
@@ -148,7 +148,7 @@ def test_the_disk_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, lim
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("limit", [PLENTY, 150, 0], ids=["plenty", "little", "none"])
 def test_memory_knows_what_a_plain_memory_knows(tmp_path: Path, seed: int, limit: int) -> None:
-    """Flush before a checkpoint; after a kill, resume from the newest checkpoint or the last."""
+    """Flush before a checkpoint. After a kill, resume from the newest checkpoint or the last."""
     draws, plain = np.random.default_rng(seed), Plain()
     store = late_store(tmp_path, limit, len(CLIENTS) if limit == 0 else 0)
     checkpoints, server_round = [0], 0

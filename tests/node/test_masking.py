@@ -42,7 +42,7 @@ def sums_of(value: float) -> Sums:
 
 
 class Nodes:
-    """Nodes with a folder each; every call uses a new process's state."""
+    """Nodes with a folder each. Every call uses a new process's state."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Nodes:
         return self.node(number).answer(replace(START, step="agree", survivors=[*survivors]))
 
     def signatures(self, survivors: Sequence[int]) -> dict[int, bytes]:
-        """The survivors' signatures; of those who refuse, an empty one."""
+        """The survivors' signatures, empty ones of those who refuse."""
         return {number: self.agree(number, survivors).signature for number in survivors}
 
     def unmask(
@@ -329,7 +329,7 @@ def test_a_value_beyond_the_range_stays_here_with_its_name(four: Nodes) -> None:
 
 
 def signing_nodes(folder: Path, total: int, share: float) -> Nodes:
-    """Return nodes that know each other's keys and have sent their vectors; node 0 sent 1.25."""
+    """Return nodes that know each other's keys and have sent their vectors. Node 0 sent 1.25."""
     secrets = [bytes([number]) * 32 for number in range(total)]
     trusted_keys = frozenset(Signer(secret).public for secret in secrets)
     signers = [Signer(secret, trusted_keys) for secret in secrets]
@@ -346,7 +346,7 @@ def shares_at(nodes: Nodes, number: int) -> tuple[bytes, bytes]:
 
 
 def stolen(nodes: Nodes, colluding: int, share: float) -> list[float] | None:
-    """Return the victim's vector as a server reads it that tells nodes different lists; None if it
+    """Return the victim's vector as a server reads it that tells nodes different lists, None if it
     cannot.
 
     The last nodes collude: they hand over their shares and sign every list. As few honest nodes as
@@ -412,7 +412,7 @@ def test_who_must_collude_by_default(tmp_path: Path, total: int, accomplices: in
 
 
 def test_lists_that_differ_are_signed_by_too_few(tmp_path: Path) -> None:
-    """Each node gets a list without another node; the server collects all their signatures."""
+    """Each node gets a list without another node. The server collects all their signatures."""
     nodes = signing_nodes(tmp_path, 5, 0.67)
     nodes.mask_all(5)
     lists = [sorted(set(range(5)) - {(number + 1) % 5}) for number in range(5)]

@@ -104,7 +104,7 @@ def as_text(reply: Reply) -> str:
 def test_neither_clients_nor_steps_make_a_cohort_wait(
     tmp_path: Path, task: str, method: str, length: str
 ) -> None:
-    """More clients and steps cause no more waits; there is one copy per tensor and epoch."""
+    """More clients and steps cause no more waits. There is one copy per tensor and epoch."""
 
     def done(name: str, clients: int, times: int, device: torch.device = DEVICE) -> Done:
         changes = {"method": method, length: times}

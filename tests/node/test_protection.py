@@ -1,4 +1,4 @@
-"""Values leave clipped and noised; only the node's secret can reproduce the noise."""
+"""Values leave clipped and noised. Only the node's secret can reproduce the noise."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def applied(
 def test_rows_are_clipped_and_their_noise_covers_all_of_them(
     tmp_path: Path, neighbours: str, factor: int
 ) -> None:
-    """Rows of length √8·2 are cut to C = 0.5; B = 500 of them move 0.5·√500, σ = 0.01 of it."""
+    """Rows of length √8·2 are cut to C = 0.5. B = 500 of them move 0.5·√500, σ = 0.01 of it."""
     learner = tiny_learner("fuels")
     guard = protection(tmp_path, 0.01, learner, clip=0.5, neighbours=neighbours)
     noised = applied(guard, learner, order(learner), 2.0).arrays["prototypes"]
@@ -97,7 +97,7 @@ def test_a_step_is_clipped_as_a_whole_and_goes_from_the_model_received(tmp_path:
 
 
 def test_sums_get_noise_for_a_client_or_for_a_sample(tmp_path: Path) -> None:
-    """C = 2, H = 1: a sample moves 4; a client of n samples n times that."""
+    """C = 2, H = 1: a sample moves 4. A client of n samples n times that."""
     learner = analytic_learner()
     cohort = tiny_cohort(learner)
     contribution = learner.contribution(cohort, learner.context(order(learner).guidance, cohort))
@@ -194,7 +194,7 @@ def test_whoever_has_spent_all_sends_nothing_and_the_others_do(tmp_path: Path) -
 
 
 def test_for_a_masked_sum_values_are_clipped_and_the_noise_is_stated(tmp_path: Path) -> None:
-    """B = 500 rows of length 0.5 each; the sum's noise has half of 0.5·√500 as its deviation."""
+    """B = 500 rows of length 0.5 each. The sum's noise has half of 0.5·√500 as its deviation."""
     learner = tiny_learner("fuels")
     leaving = applied(
         protection(tmp_path, 0.5, learner, session="sum", clip=0.5), learner, order(learner), 2.0

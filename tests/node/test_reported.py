@@ -107,15 +107,15 @@ def test_with_noise_a_server_learns_no_more_than_the_ledger_counts(tmp_path: Pat
 
 
 def test_a_spent_budget_leaves_noise_alone(tmp_path: Path) -> None:
-    """Of σ = 1 one release fits ε = 5; the second has nothing of the data, and the reason."""
+    """Of σ = 1 one release fits ε = 5. The second has nothing of the data, and the reason."""
     noised = site(tmp_path, "noised", max_epsilon=5.0)
     assert noised.evaluated(0.0).failed == {}
     reply = noised.evaluated(1.0)
     assert all("this site's privacy.max-epsilon" in reason for reason in reply.failed.values())
     assert len(reply.failed) == len(reply.names) == CLIENTS
-    other = site(tmp_path, "noised", max_epsilon=5.0)
-    other.shard.clients.update({n: shifted(client) for n, client in other.shard.clients.items()})
-    assert other.evaluated(1.0).metrics == reply.metrics
+    second = site(tmp_path, "noised", max_epsilon=5.0)
+    second.shard.clients.update({n: shifted(client) for n, client in second.shard.clients.items()})
+    assert second.evaluated(1.0).metrics == reply.metrics
 
 
 def shifted(client: Any) -> Any:
@@ -131,7 +131,7 @@ def spec(neighbours: str = "remove", **changes: Any) -> NoisedErrors:
 
 @pytest.mark.parametrize(("neighbours", "deviation"), [("remove", 6.0), ("replace", 12.0)])
 def test_noise_is_sized_by_what_one_client_can_change(neighbours: str, deviation: float) -> None:
-    """σ·√4·B/2 with σ = 1 and B = 6; twice where one client's data replace another's."""
+    """σ·√4·B/2 with σ = 1 and B = 6, and twice where one client's data replace another's."""
     errors = spec(neighbours, **{"privacy.error-clip": 6.0})
     assert errors.deviation == deviation
     extremes = [dict.fromkeys(errors.metrics, value) for value in (0.0, 1e30, np.nan, np.inf)]
@@ -150,10 +150,10 @@ def test_a_server_refuses_errors_that_are_no_noise() -> None:
 
 
 def test_a_local_models_errors_do_not_leave_with_noise(tmp_path: Path) -> None:
-    """They measure no model that clients keep; they cost nothing."""
+    """They measure no model that clients keep. They cost nothing."""
     noised = site(tmp_path, "noised")
     local = Metric("mse", Model.LOCAL)
     reply = Reply(["a"], [8], losses={"total": [1.0]}, metrics={local: [1.0]})
-    sent = noised.node._reporting.applied(reply, noised.order(1, {}))
-    assert (sent.metrics, sent.losses, sent.samples) == ({}, {}, [1])
+    reported = noised.node._reporting.applied(reply, noised.order(1, {}))
+    assert (reported.metrics, reported.losses, reported.samples) == ({}, {}, [1])
     assert not (tmp_path / "privacy").exists()

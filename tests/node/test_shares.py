@@ -31,7 +31,7 @@ class Gathered(Quadratic):
 
 
 def test_the_parts_by_hand() -> None:
-    """w and its momentum (4 + 4), twice; w − a, which the square saves (4), twice; samples (8)."""
+    """w and its momentum (4 + 4), and w − a, which the square saves (4), twice, and samples (8)."""
     learner = learner_of(SoloLearner, None, 0.1)
     learner.task = Gathered()
     assert bytes_of("a", learner, ORDER, trains=True) == 2 * (4 + 4 + 4) + 8
@@ -60,7 +60,7 @@ class RememberingLearner(SoloLearner):
 
 
 def test_what_a_client_remembers_counts() -> None:
-    """A flag and three numbers (1 + 12) beside w (4), twice; samples (8)."""
+    """A flag and three numbers (1 + 12) beside w (4), twice, and samples (8)."""
     learner = learner_of(RememberingLearner, None, 0.1)
     learner.task = Gathered()
     assert bytes_of("a", learner, ORDER, trains=False) == 2 * (4 + 13) + 8

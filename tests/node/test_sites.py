@@ -79,7 +79,7 @@ def listening(replies: list[tuple[str, Fields]]) -> Tamper:
 
 
 def test_sites_with_months_train_together_and_each_forecasts_its_own_dates(tmp_path: Path) -> None:
-    """One site writes month ends, one month starts; one with quarters is turned away."""
+    """One site writes month ends, one month starts. One with quarters is turned away."""
     months = pd.date_range("2009-01-31", periods=180, freq="ME")
     times = {
         "ends": months.strftime("%Y-%m-%d"),
@@ -108,7 +108,7 @@ def test_sites_with_months_train_together_and_each_forecasts_its_own_dates(tmp_p
 
 @pytest.mark.parametrize("method", ["gldp", "fedavg", "apfl"])
 def test_sites_with_other_classes_and_stages_train_together(tmp_path: Path, method: str) -> None:
-    """North has classes a and b, then c; south b and c for good. Four rounds are two stages."""
+    """North has classes a and b, then c. South has b and c for good. Four rounds are two stages."""
     folder = run(tmp_path, {"north": ["ab", "c"], "south": ["bc"]}, method=method)
     assert [line["clients"] for line in read_rounds(folder.path)] == [2, 2, 2, 2]
     assert not any(line["refused"] for line in read_rounds(folder.path))
@@ -168,7 +168,7 @@ def test_which_classes_it_has_a_site_tells_only_if_its_operator_allows_it(
 def test_images_that_a_run_reserves_are_none_of_a_sites_own(
     tmp_path: Path, changes: dict[str, Any], rounds: int
 ) -> None:
-    """Its stages are the site's too; a closed form ends when it has learnt each of them once."""
+    """Its stages are the site's too. A closed form ends when it has learnt each of them once."""
     allows = "tells-classes = true\nshares-classes = true"
     north = image_site(tmp_path, "north", ["ab", "c"], allows)
     settings = digits_settings(tmp_path, **{"data.classes": "a,b,c"}, **changes)
@@ -215,7 +215,7 @@ def test_a_site_that_does_not_fit_the_run_says_why(
 def sequence_site(
     folder: Path, name: str, clients: str, groups: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """A site with 30 sequences of each client (a letter each); some clients have a group."""
+    """A site with 30 sequences of each client (a letter each). Some clients have a group."""
     rng = np.random.default_rng(len(clients))
     holder = np.repeat(list(clients), 30)
     y = np.tile(np.arange(3), 10 * len(clients))
@@ -235,7 +235,7 @@ def sequence_site(
 
 @pytest.mark.parametrize("method", ["fed-react", "ifca", "fedavg"])
 def test_sites_keep_their_own_clients_of_sequences(tmp_path: Path, method: str) -> None:
-    """data.clusters partitions shared data; a site's clients come from its file."""
+    """data.clusters partitions shared data. A site's clients come from its file."""
     sites = [sequence_site(tmp_path, "north", "ab"), sequence_site(tmp_path, "south", "bcd")]
     settings = sequence_settings(tmp_path, method=method)
     assert settings.data.clusters.scheme == "dirichlet"
@@ -274,7 +274,7 @@ def test_how_many_sequences_of_a_class_a_site_has_it_does_not_tell(tmp_path: Pat
 
 
 def wide_csv(file: Path, clients: str) -> Path:
-    """Two weeks of hours of each client (a letter each), amid a column of texts; times second."""
+    """Two weeks of hours of each client (a letter each), after a column of texts and the times."""
     rng = np.random.default_rng(len(clients))
     with file.open("w") as out:
         out.write(f"remark,when,{','.join(clients)}\n")

@@ -47,7 +47,7 @@ def test_clients_that_were_written_apart_are_read_together(tmp_path: Path) -> No
 
 
 def test_every_dtype_and_shape_comes_back(tmp_path: Path) -> None:
-    """Clients of different layouts come apart; a blob is a whole safetensors file."""
+    """Clients of different layouts come apart. A blob is a whole safetensors file."""
     wide = {
         "parameters/w": torch.randn(3, 2, 5)[:, :, 1:4],
         "parameters/half": torch.ones(3, 1, dtype=torch.bfloat16),
@@ -76,11 +76,11 @@ PROCESSES.set_forkserver_preload([__name__])
 
 def die_in_round_2(folder: Path, method: str, calls: int) -> None:
     """Write a round's states, and be killed after so many calls of the method."""
-    done, counted = getattr(Tables, method), itertools.count(1)
+    done, call_numbers = getattr(Tables, method), itertools.count(1)
 
     def die(*arguments: Any) -> None:
         done(*arguments)
-        if next(counted) == calls:
+        if next(call_numbers) == calls:
             os.kill(os.getpid(), signal.SIGKILL)
 
     setattr(Tables, method, die)
@@ -273,8 +273,8 @@ def test_a_state_that_an_old_backup_of_the_server_lost_is_named(
         store.begin(server_round)
         write_one(store, "a", server_round, server_round)
     ClientStore(tmp_path).read_states(["a", "new"], upto)
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [f"event=state-lost {line}" for line in lines]
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == [f"event=state-lost {line}" for line in lines]
 
 
 def test_a_round_done_anew_replaces_its_kept_model(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def program() -> Any:
 def before_each_file(
     program: Any, monkeypatch: pytest.MonkeyPatch, step: Callable[[str], object]
 ) -> None:
-    """Let something happen between two files of the archive; it gets the next file's name."""
+    """Let something happen between two files of the archive. It gets the next file's name."""
     add = tarfile.TarFile.addfile
 
     def slow(tar: tarfile.TarFile, entry: tarfile.TarInfo, *content: Any) -> None:
@@ -83,8 +83,8 @@ def test_a_server_that_goes_on_leaves_a_whole_checkpoint_in_the_archive(
         write_rounds(runs / "first", *written[-2:])
 
     before_each_file(program, monkeypatch, go_on)
-    said = program.main(["save", str(archive), str(runs)])
-    assert "runs with a whole checkpoint: 1" in said
+    output = program.main(["save", str(archive), str(runs)])
+    assert "runs with a whole checkpoint: 1" in output
     assert len(written) > 5
     moved_away(runs)
     program.main(["restore", str(archive)])

@@ -30,7 +30,7 @@ APP = App("me/mine", "1.0", b"a program")
 
 
 class FakeApart:
-    """A separate process with a fixed answer; jobs: the jobs that it received."""
+    """A separate process with a fixed answer. jobs: the jobs that it received."""
 
     def __init__(self, answer: bytes | Ended = b"", leftover: int = 0) -> None:
         self.answer, self.leftover, self.ended = answer, leftover, 0
@@ -92,9 +92,9 @@ def order(arrays: int = 0) -> Message:
     )
 
 
-def good_reply(to: Message) -> Message:
+def good_reply(message: Message) -> Message:
     arrays = {"prototypes": np.ones((2, 3), np.float32)}
-    return write_reply(Reply(["c1", "c2"], [5, 6], arrays=arrays), to=to)
+    return write_reply(Reply(["c1", "c2"], [5, 6], arrays=arrays), reply_to=message)
 
 
 def audit_of(folder: Path) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def ask(
     superlink: httpx.AsyncBaseTransport | None = None,
     **options: object,
 ) -> httpx.Response:
-    """Return the answer of the sites' port; by default the SuperLink says what it was asked."""
+    """Return the answer of the sites' port. By default the SuperLink says what it was asked."""
 
     async def call() -> httpx.Response:
         client = httpx.AsyncClient(transport=superlink or echo(), base_url="https://link")
@@ -104,8 +104,8 @@ def test_what_no_node_sends_is_refused() -> None:
     length = {"content-length": str(LARGEST_BODY + 1)}
     assert ask("/v1/fleet/push-object", content=b"", headers=length).status_code == 413
     for length in ({"content-length": "9" * 5000}, {"transfer-encoding": "chunked"}):
-        both = {"content-length": "0", **length}
-        assert ask("/v1/fleet/push-object", content=b"", headers=both).status_code == 411
+        headers = {"content-length": "0", **length}
+        assert ask("/v1/fleet/push-object", content=b"", headers=headers).status_code == 411
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ def test_a_node_whose_clock_is_wrong_is_refused_with_both_times(
     assert over_http.status_code == 412
     context = Mock()
     over_grpc.unary_unary(None, context)
-    status, told = context.abort.call_args.args
+    status, grpc_message = context.abort.call_args.args
     assert status is grpc.StatusCode.FAILED_PRECONDITION
     error = FlowerError.from_json(over_http.text)  # as a SuperNode reads it
     assert error is not None
-    for message in (told, error.message):
+    for message in (grpc_message, error.message):
         assert message.startswith(f"this node's clock says {time:%Y-%m-%d %H:%M:%S}, the server's ")
         assert f"{datetime.now(UTC):%Y-%m-%d}" in message
 
@@ -212,7 +212,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bytes]]
 def at_the_port(
     folder: Path, connections: int, *talks: Talk, superlink: httpx.AsyncBaseTransport | None = None
 ) -> list[bytes]:
-    """Return what each talk over a TLS connection of its own returns; they run one by one, and the
+    """Return what each talk over a TLS connection of its own returns. They run one by one, and the
     connections stay open until the end."""
     keys = folder / "keys"
     make_keys(keys, ["127.0.0.1"], [])
@@ -229,12 +229,12 @@ def at_the_port(
             await asyncio.sleep(0.01)
         trust = ssl.create_default_context(cafile=keys / "ca.crt")
         streams = [await asyncio.open_connection("127.0.0.1", port, ssl=trust) for _ in talks]
-        said = [await talk(*pair) for talk, pair in zip(talks, streams, strict=True)]
+        answers = [await talk(*pair) for talk, pair in zip(talks, streams, strict=True)]
         for _, writer in streams:
             writer.transport.abort()
         server.should_exit = True
         await serving
-        return said
+        return answers
 
     return asyncio.run(asyncio.wait_for(serve(), 30))
 
@@ -294,9 +294,9 @@ def test_an_answer_ends_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         return await call(reader, writer) + await reader.read()
 
     endless = httpx.MockTransport(lambda request: httpx.Response(200, stream=Endless()))
-    (said,) = at_the_port(tmp_path, 9, read, superlink=endless)
-    assert said.startswith(b"HTTP/1.1 200 OK")
-    assert b"begun" in said
+    (answers,) = at_the_port(tmp_path, 9, read, superlink=endless)
+    assert answers.startswith(b"HTTP/1.1 200 OK")
+    assert b"begun" in answers
     assert len(closed) == 1  # the connection to the SuperLink
 
 

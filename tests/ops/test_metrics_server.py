@@ -36,8 +36,8 @@ def test_runs_and_audit_log_are_served(tmp_path: Path, monkeypatch: pytest.Monke
         server.server_close()
         thread.join(30)
     families = {family.name: family.samples for family in text_string_to_metric_families(text)}
-    asked = {sample.labels["run"]: sample.value for sample in families["fedproto_asked"]}
-    assert asked == {"first": 4, "second": 4}
+    asked_nodes = {sample.labels["run"]: sample.value for sample in families["fedproto_asked"]}
+    assert asked_nodes == {"first": 4, "second": 4}
     events = families["fedproto_audit_events_last_hour"]
     by_event = {sample.labels["event"]: sample.value for sample in events if sample.value}
     assert by_event == {"order": 2, "refused": 1}

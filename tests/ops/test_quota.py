@@ -62,7 +62,7 @@ def test_a_begun_reply_is_withdrawn_once_and_not_after_the_next_order() -> None:
 class Site:
     """A node at the sites' port of a SuperLink.
 
-    status: what the SuperLink answers; it stores only what it answers with 200. orders: whether it
+    status: what the SuperLink answers. It stores only what it answers with 200. orders: whether it
     has an order for the node.
     """
 

@@ -22,7 +22,7 @@ STEPS = ("install_from_fab", "get_fused_config_from_dir")
 
 @pytest.fixture
 def flower(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Flower's module with steps that only record their calls; restored after the test."""
+    """Flower's module with steps that only record their calls. It is restored after the test."""
     module, done = import_module(MODULE), list[Any]()
     monkeypatch.setattr(module, STEPS[0], lambda content, skip_prompt: done.append(content))
     config = {"method": "fuels", "rounds": 3, "secret-of-mine": "x"}

@@ -282,20 +282,20 @@ def test_a_run_waits_for_a_superlink_that_is_starting(
 ) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     monkeypatch.setattr("fedproto_app.ops.superlink.time.sleep", lambda seconds: None)
-    port, told = free_port(), list[str]()
+    port, messages = free_port(), list[str]()
     config = f'[superlink.lab]\naddress = "127.0.0.1:{port}"\n'
     (tmp_path / "config.toml").write_text(config)
-    named = NamedSuperLink("lab", tmp_path)
+    named_link = NamedSuperLink("lab", tmp_path)
     with ExitStack() as listening:
 
         def begin_to_listen(text: str) -> None:
-            told.append(text)
+            messages.append(text)
             listening.enter_context(socket.create_server(("127.0.0.1", port)))
 
-        named.await_answer(begin_to_listen)
-        named.await_answer(begin_to_listen)  # now at once
-    assert told == [
+        named_link.await_answer(begin_to_listen)
+        named_link.await_answer(begin_to_listen)  # now at once
+    assert messages == [
         f"waiting up to 180 s for 127.0.0.1:{port}, the SuperLink 'lab': Connection refused"
     ]
-    NamedSuperLink("unknown", tmp_path).await_answer(told.append)  # Flower says what is wrong
-    assert len(told) == 1
+    NamedSuperLink("unknown", tmp_path).await_answer(messages.append)  # Flower says what is wrong
+    assert len(messages) == 1

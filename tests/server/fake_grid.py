@@ -43,7 +43,7 @@ class RosterGrid(LocalGrid):
         node_id = message.metadata.dst_node_id
         if node_id not in self.connected:
             return None
-        return self.tamper(node_id, write_roster(self.rosters[node_id], to=message))
+        return self.tamper(node_id, write_roster(self.rosters[node_id], reply_to=message))
 
 
 class FakeGrid:

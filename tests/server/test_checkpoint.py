@@ -27,7 +27,7 @@ def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(root: Path, *rounds: int) -> Path:
-    """Write checkpoints of these rounds; return the folder."""
+    """Write checkpoints of these rounds and return the folder."""
     for number in rounds:
         model = {"w": np.full(3, number, np.float32)}
         strategy = {"names": np.array(["a", "b"])}

@@ -160,7 +160,7 @@ def test_the_answer_to_an_old_probe_says_nothing_of_a_new_order() -> None:
 
 
 def test_a_node_that_is_restarted_gets_its_order_again() -> None:
-    """Flower gives the order up at once; the node is back three looks later."""
+    """Flower gives the order up at once. The node is back three looks later."""
     grid = FakeGrid()
     grid.answers, grid.away = {(1, "train"): [GONE, 0]}, {1: 3}
     assert ask(Exchange(), grid, 1, 2) == {1, 2}

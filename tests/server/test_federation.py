@@ -121,7 +121,7 @@ def test_metrics_under_ever_other_names_are_not_kept() -> None:
 def test_a_late_joiner_first_reports_and_is_guided_from_then_on(tmp_path: Path) -> None:
     settings = small_settings(tmp_path, rounds=4)
     grid = LocalGrid(settings, synthetic_nodes(2, tmp_path / "state"))
-    # The simulation's roster would wait for both; as a deployment it starts with one.
+    # The simulation's roster would wait for both. As a deployment it starts with one.
     grid.connected = {1000}
 
     def join(node_id: int, reply: Message) -> Message:

@@ -85,7 +85,7 @@ class TamperingGrid(LocalGrid):
 
 
 def run(tmp_path: Path, change: Change, nodes: int = 4, **changes: Any) -> Path:
-    """Run FedAvg for two rounds; return the run's folder."""
+    """Run FedAvg for two rounds and return the run's folder."""
     grid = partial(TamperingGrid, change=change)
     return run_small(tmp_path, nodes=nodes, grid=grid, **{**FEDAVG, **MASKED, **changes})[0].path
 
@@ -119,7 +119,7 @@ def in_step(step: str, answer: Callable[[MaskingReply], MaskingReply]) -> Change
     def change(message: Message, reply: Message) -> Message:
         if message.metadata.dst_node_id != BAD_NODE or step_of(message)[0] != step:
             return reply
-        return write_masking_reply(answer(read_masking_reply(reply)), to=message)
+        return write_masking_reply(answer(read_masking_reply(reply)), reply_to=message)
 
     return change
 
@@ -156,7 +156,7 @@ def largest_difference(actual: Path, expected: Path) -> float:
 
 @pytest.fixture(scope="module")
 def without_the_bad_node(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
-    """Return the same run with plain means; the node is lost in round 2, perhaps after training."""
+    """Return the same run with plain means. The node is lost in round 2, perhaps after training."""
 
     def plain(trains: bool) -> Path:
         def begins(message: Message) -> bool:
@@ -183,7 +183,7 @@ def test_a_masked_run_ends_as_the_plain_one(tmp_path: Path, task: str, method: s
 
 
 def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    """Every sum has fresh keys; whole numbers come out the same."""
+    """Every sum has fresh keys. Whole numbers come out the same."""
     runs = SmallRuns("forecasting", "fedrep", tmp_path, **MASKED, rounds=3)
     uninterrupted = everything(runs.run("once", 3))
     assert apart(everything(runs.run("again", 3)), uninterrupted, 0.0).held
@@ -193,7 +193,7 @@ def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("named", "sums"),
+    ("group_names", "sums"),
     [
         ({"abcd": "x", "efg": "y"}, ["abcd", "efg"]),
         ({"abcd": "x", "ef": "y", "g": "z"}, ["abcd", "efg"]),  # both too small, together enough
@@ -202,9 +202,9 @@ def test_masks_leave_no_trace_and_a_killed_server_goes_on_to_the_same_bits(tmp_p
     ],
 )
 def test_nodes_without_a_group_of_enough_form_a_sum_together(
-    named: dict[str, str], sums: list[str]
+    group_names: dict[str, str], sums: list[str]
 ) -> None:
-    group_of = {node: name for nodes, name in named.items() for node in nodes}
+    group_of = {node: name for nodes, name in group_names.items() for node in nodes}
     assert sorted("".join(sorted(nodes)) for nodes in of_enough(group_of, 3).values()) == sums
 
 
@@ -217,9 +217,9 @@ def test_a_node_of_several_groups_is_named(caplog: pytest.LogCaptureFixture) -> 
     }
     members: Any = SimpleNamespace(facts=facts)
     history: Any = SimpleNamespace(log=SimpleNamespace(server_round=1))
-    nothing: Any = None
+    unused: Any = None
     rules = AggregationSettings(secure=True, secure_minimum=2)
-    sums = MaskedSum(rules, ("", ""), members, history, nothing, nothing, groups_from=1)
+    sums = MaskedSum(rules, ("", ""), members, history, unused, unused, groups_from=1)
     caplog.set_level("INFO", logger="flwr")
     assert sums._groups(sorted(names)) == {"x": ["a", "b"], "": ["c", "d", "e"]}
     assert 'event=several-groups nodes="c, e" reason=' in caplog.text
@@ -233,8 +233,8 @@ def test_groups_of_nodes_have_sums_of_their_own(tmp_path: Path) -> None:
     plain, masked = runs.run("plain", 12), runs.run("masked", 12, **MASKED)
     deviation = apart(results(masked), results(plain), 1e-5)
     assert deviation.held, deviation
-    again = runs.run("again", 12, **MASKED)
-    assert (again / "clients.csv").read_bytes() == (masked / "clients.csv").read_bytes()
+    repeated = runs.run("again", 12, **MASKED)
+    assert (repeated / "clients.csv").read_bytes() == (masked / "clients.csv").read_bytes()
     common = runs.run("common", 12, **MASKED, **{"kindred.sharing": "common"})
     assert not apart(results(common), results(masked), 1e-3).held
 
@@ -250,7 +250,7 @@ def test_groups_of_nodes_have_sums_of_their_own(tmp_path: Path) -> None:
 def test_a_node_is_lost_in_each_step(
     tmp_path: Path, step: str, without_the_bad_node: Callable[[bool], Path]
 ) -> None:
-    """Round 2 completes with three; who has sent its vector is in the sum all the same."""
+    """Round 2 completes with three. Who has sent its vector is in the sum all the same."""
     folder = run(tmp_path, silent_in(step))
     first, second = read_rounds(folder)
     assert (first["clients"], first["refused"]) == (8, [])
@@ -297,7 +297,7 @@ def test_survivors_that_too_few_sign_give_no_sum(
         step, _ = step_of(message)
         steps.append(step)
         if step == "agree":
-            return write_masking_reply(answer, to=message)
+            return write_masking_reply(answer, reply_to=message)
         lost = step == "train" and message.metadata.dst_node_id == BAD_NODE
         return None if lost else reply
 
@@ -332,20 +332,20 @@ def test_as_many_replies_as_the_sum_must_have_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even if fewer are enough for `nodes.enough`."""
-    asked, ask = [], Exchange.ask
+    orders_seen, ask = [], Exchange.ask
 
     def watched(
         exchange: Exchange, grid: Grid, messages: Any, *arguments: Any, **options: Any
     ) -> Any:
         sent = list(messages)
-        asked.append((sent[0].metadata.message_type, options["least"]))
+        orders_seen.append((sent[0].metadata.message_type, options["least"]))
         return ask(exchange, grid, sent, *arguments, **options)
 
     monkeypatch.setattr(Exchange, "ask", watched)
     changes = {"aggregation.secure-share": 0.67, "nodes.enough": 0.5, "rounds": 1}
     run(tmp_path, lambda _, reply: reply, **changes)
     steps = [(MASKING, 4), (MASKING, 4), (MessageType.TRAIN, 3), (MASKING, 4)]
-    assert asked == [*steps, (MessageType.EVALUATE, 0)]
+    assert orders_seen == [*steps, (MessageType.EVALUATE, 0)]
 
 
 # --- what a hostile node can do ---------------------------------------------------------------
@@ -421,7 +421,7 @@ def test_false_shares_give_no_model(tmp_path: Path, answer: Any, why: str) -> No
 def test_shares_of_what_is_no_secret_give_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """A node deals shares of the private key 0 and falls out; or of a seed of other length."""
+    """A node deals shares of the private key 0 and falls out, or of a seed of another length."""
     true_split = masking.split
 
     def split(secret: bytes, least: int, nodes: int) -> list[bytes]:
@@ -455,7 +455,7 @@ def test_two_nodes_of_one_key_are_both_left_out(tmp_path: Path) -> None:
         if len(node_keys) != 2:
             return reply
         mixed_keys = PublicKeys(node_keys[1].masks, node_keys[0].masks)
-        return write_masking_reply(MaskingReply(own=mixed_keys), to=message)
+        return write_masking_reply(MaskingReply(own=mixed_keys), reply_to=message)
 
     [line] = read_rounds(run(tmp_path, change, nodes=5, rounds=1))
     reasons = [refusal["reason"] for refusal in line["refused"]]
@@ -491,7 +491,7 @@ def test_a_false_vector_gives_no_model(tmp_path: Path, places: slice, added: int
 
 
 def test_no_array_leaves_a_node_as_it_is(tmp_path: Path) -> None:
-    """Neither what GLDP sends by class, nor which classes a client has; metrics and samples do."""
+    """Neither what GLDP sends by class, nor which classes a client has, but metrics and samples."""
     replies: list[Message] = []
 
     def see(node_id: int, reply: Message) -> Message:

@@ -53,7 +53,7 @@ def federation_of(
     task: str = "forecasting",
     **changes: Any,
 ) -> tuple[Federation, RosterGrid]:
-    """A server that waits 0.3 s for one of these nodes; those named alone have clients a and b."""
+    """A server that waits 0.3 s for one of these nodes. Those named alone have clients a and b."""
     settings = small_settings(tmp_path, task, **{"nodes.start-deadline": 0.3, **changes})
     rosters = [node_roster(n, "a", "b") if isinstance(n, str) else n for n in nodes]
     grid = RosterGrid(rosters, KEYS if keys is None else keys, registered)
@@ -132,7 +132,7 @@ def test_a_site_that_loads_for_long_is_asked_once_and_holds_up_nobody(
 def test_a_probe_tells_a_lost_query_from_a_busy_node(
     busy: bool, sent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that reads its data answers nothing meanwhile; one that was restarted does."""
+    """A node that reads its data answers nothing meanwhile. One that was restarted does."""
     monkeypatch.setattr(membership, "PROBE_AFTER", 0.0)
     federation, grid = federation_of(tmp_path, "south", "north")
 
@@ -385,7 +385,7 @@ def test_a_node_does_not_take_the_number_of_one_without_a_name(tmp_path: Path) -
 def test_a_node_of_the_same_name_takes_the_place_when_the_old_one_is_gone(
     tmp_path: Path, registered: dict[int, str] | None
 ) -> None:
-    """Two keys are registered under one name until the operator revokes the old one; or nodes
+    """Two keys are registered under one name until the operator revokes the old one, or nodes
     without keys are restarted, and Flower still believes in the old one."""
     keys = KEYS if registered else []
     federation, grid = federation_of(tmp_path, "north", "north", keys=keys, registered=registered)
@@ -432,8 +432,8 @@ def test_a_banned_node_is_out_at_once_by_its_name_and_by_its_key(
 
 
 def test_an_old_key_serves_until_its_end_and_the_new_one_takes_over(tmp_path: Path) -> None:
-    both = {1000: "north", 1001: "north"}
-    federation, grid = federation_of(tmp_path, "north", "north", keys=KEYS, registered=both)
+    two_keys = {1000: "north", 1001: "north"}
+    federation, grid = federation_of(tmp_path, "north", "north", keys=KEYS, registered=two_keys)
     with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
         names.ends[fingerprint(KEYS[0])] = time_text(days=1)
     connect(federation, grid, 1000)

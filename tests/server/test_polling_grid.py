@@ -35,7 +35,7 @@ class SuperLink:
         self.pulled: list[str] = []
 
     def announce(self, reply: Message, root: InflatableObject | None = None) -> list[str]:
-        """Announce a reply, or something else in its place; return the ids of its parts."""
+        """Announce a reply, or something else in its place, and return the ids of its parts."""
         built = root or reply
         reply.metadata.__dict__["_message_id"] = built.object_id
         proto = ProtoMessage(metadata=metadata_to_proto(reply.metadata))

@@ -72,7 +72,7 @@ def test_names_of_people_are_believed(name: str) -> None:
     roster = replace(roster, groups={name: name, "b": "g"}, missing_shares={name: 0.0, "b": 0.1})
     times = {name: ROSTER.times["a"]}
     roster = replace(roster, class_counts={name: ((1, 9),)}, times=times)
-    assert read_roster(write_roster(roster, to=order_message()), multiple=10) == roster
+    assert read_roster(write_roster(roster, reply_to=order_message()), multiple=10) == roster
 
 
 def test_too_long_a_reason_costs_its_end_alone() -> None:
@@ -102,7 +102,7 @@ def test_a_reply_is_bounded_by_what_was_asked(change: Change, reason: str) -> No
 
 @pytest.mark.parametrize(("step", "accepted"), [(4.0, True), (2.9, False), (0.0, False)])
 def test_a_mean_moves_as_far_as_its_clients_say(step: float, accepted: bool) -> None:
-    """The mean is 3 from the model that was sent; who reports less, would not be shortened."""
+    """The mean is 3 from the model that was sent. Who reports less would not be shortened."""
     mean = {"w": np.array([1, 4], np.float32)}
     reply = Reply(["a", "b"], [10, 20], arrays=mean, steps=[2.0, step])
     allowed = Allowed(1, {"w": np.ones(2, np.float32)})

@@ -39,7 +39,7 @@ def play(
     change: Callable[[LocalGrid], None] = lambda grid: None,
     **changes: Any,
 ) -> Path:
-    """Make a run with two nodes, or go on with the one in the folder; return the folder.
+    """Make a run with two nodes, or resume the run in the folder, and return the folder.
 
     kill: the message whose reply the server does not live to see. validation: the validation
     errors of the rounds as the clients report them. change: alters the grid before the run.

@@ -48,7 +48,7 @@ A, B = ClientKey("a", "n"), ClientKey("b", "n")
 
 
 def test_each_client_is_counted_by_itself_and_the_most_is_told() -> None:
-    """One release in the encoder's round, two in each of the others; a takes part in 1 and 3."""
+    """One release in the encoder's round, two in each of the others. A trains in 1 and 3."""
     ledger = spending()
     ledger.count([A, B], 1)
     ledger.count([B], 2)
@@ -70,7 +70,7 @@ def test_a_limit_is_never_exceeded_and_the_last_round_is_known_before_it() -> No
 
 
 def test_evaluations_with_noise_count_and_never_exceed_the_limit() -> None:
-    """A release for training and one for an evaluation; three rounds of both fit, not a fourth."""
+    """A release for training and one for an evaluation. Three rounds of both fit, not a fourth."""
     settings = PrivacySettings(
         mechanism="gaussian", noise_multiplier=SIGMA, max_epsilon=between(6, 7), metrics="noised"
     )
@@ -118,7 +118,7 @@ def test_a_run_stops_at_its_limit_and_goes_on_with_a_higher_one(tmp_path: Path) 
 
 
 def test_a_run_with_noised_errors_has_their_means_and_counts_them(tmp_path: Path) -> None:
-    """Personal models are evaluated as they train; shared models afterwards, in rounds 2 and 3."""
+    """Personal models are evaluated as they train, shared models afterwards, in rounds 2 and 3."""
     for method in ("fuels", "fedavg"):
         noised = {"privacy.metrics": "noised", "patience": 9, "output.name": method}
         changes = {**NOISED, **noised, "method": method, "rounds": 3, "evaluate-every": 2}
@@ -240,7 +240,7 @@ def test_a_server_that_is_killed_and_resumed_gets_no_second_draw(tmp_path: Path)
 def test_whatever_is_released_a_server_can_use_it(
     tmp_path: Path, task: str, changes: dict[str, Any]
 ) -> None:
-    """Nothing is refused, not the sums that no samples have; every client's error is a number."""
+    """Nothing is refused, not the sums that no samples have. Every client's error is a number."""
     folder, _ = run_small(tmp_path, task, **{**NOISED_RUN, **EXACT, **changes})
     lines = read_rounds(folder.path)
     assert [line["refused"] for line in lines] == [[]] * len(lines)

@@ -84,7 +84,7 @@ def model_of(tmp_path: Path, name: str, nodes: int, **changes: Any) -> dict[str,
 
 
 def test_nothing_to_trim_is_the_plain_mean_and_clients_not_nodes_count(tmp_path: Path) -> None:
-    """Eight clients on two nodes or on four give one median; trimming nobody gives their mean."""
+    """Eight clients on two nodes or on four give one median. Trimming nobody gives their mean."""
     rule = {"method": "fedavg", "aggregation.rule": "median"}
     two, four = (model_of(tmp_path, f"n{nodes}", nodes, **rule) for nodes in (2, 4))
     for name, value in two.items():
@@ -137,7 +137,7 @@ def test_two_hostile_clients_of_eight_are_borne(tmp_path: Path, rule: str) -> No
 
 
 def test_with_the_mean_they_own_the_model(tmp_path: Path) -> None:
-    """What the rules are for; without it the test above could not fail."""
+    """This is what the rules are for. Without it the test above could not fail."""
     assert hostile_rounds(tmp_path, "trimmed-mean", 0.0)[-1]["test_mse"] > 3
 
 
@@ -151,7 +151,7 @@ def test_methods_of_images_send_models_beside_their_own_arrays(tmp_path: Path, m
 
 
 def test_clipping_holds_for_fedic_too(tmp_path: Path) -> None:
-    """Its server looks at each model itself; the rule is still about their mean.
+    """Its server looks at each model itself. The rule is still about their mean.
 
     Without anybody to trim, the trimmed mean is the plain one.
     """

@@ -69,7 +69,7 @@ def test_large_samples_use_all_their_bits() -> None:
 
 @pytest.mark.parametrize("length", [1e-3, 1.0, 1e6])
 def test_the_survivors_of_the_worst_loss_have_the_noise_that_is_stated(length: float) -> None:
-    """σΔ = 1.5 Δ; and with all nodes √(7/5) times as much."""
+    """σΔ = 1.5 Δ, and with all nodes √(7/5) times as much."""
     noise = Noise(1.5, length, 4)
     worst, best = (total_noise(noise, nodes, 8000).std() for nodes in (LEAST, NODES))
     assert worst / length == pytest.approx(1.5, rel=0.03)
@@ -116,7 +116,7 @@ def test_values_and_noise_do_not_wrap() -> None:
 
 @pytest.mark.parametrize("deviation", [80, 500])  # ε = 8 and 1
 def test_the_stated_epsilon_is_that_of_the_exact_distribution(deviation: int) -> None:
-    """δ of the sum of five shares, from their exact probabilities, for a client that moves it by Δ;
+    """δ of the sum of five shares, from their exact probabilities, for a client that moves it by Δ,
     and Kairouz, Liu and Steinke's Theorem 1, which is a bound for any number of entries."""
     moved = 300
     loss = moved**2 / (LEAST * deviation**2)
@@ -140,7 +140,7 @@ def test_the_stated_epsilon_is_that_of_the_exact_distribution(deviation: int) ->
 
 def test_a_member_is_hardly_told_from_none() -> None:
     """ε = 1: who knows all other clients and the member's values, the best attack there is, has
-    AUC Φ(µ/√2) = 0.575; without noise it has 1."""
+    AUC Φ(µ/√2) = 0.575. Without noise it has 1."""
     sigma = get_sigma_gaussian(1.0, DELTA)
     member = np.full(16, 0.25)  # of length 1
     noise = total_noise(Noise(sigma, 1.0, 16), LEAST, 16 * 4000).reshape(-1, 16)

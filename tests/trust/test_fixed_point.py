@@ -16,7 +16,7 @@ def sums(values: list[float], clients: int = 1) -> Sums:
 
 
 def test_real_numbers_stand_as_multiples_of_a_power_of_two() -> None:
-    """b = 8: 1.5 is 384 of 1/256, −1 is 2⁶⁴ − 256; counts are not scaled."""
+    """b = 8: 1.5 is 384 of 1/256, −1 is 2⁶⁴ − 256. Counts are not scaled."""
     vector = packed(sums([1.5, -1.0], clients=7), bits=8, nodes=2)
     assert vector.dtype == np.uint64
     assert vector.tolist() == [384, 2**64 - 256, 7]

@@ -92,7 +92,7 @@ def test_a_node_whose_clients_moved_far_more_than_usual_is_named() -> None:
 
 
 def test_a_node_that_steps_against_most_others_is_named() -> None:
-    """Five nodes step right, two of them a little upwards; others left, up, or hardly left."""
+    """Five nodes step right, two of them a little upwards. Others step left, up, or hardly left."""
 
     def named(*steps: tuple[float, float]) -> set[str]:
         start = {"w": floats(1, 1)}

@@ -88,7 +88,7 @@ def test_one_release_by_hand() -> None:
 
 @pytest.mark.parametrize(("noise", "releases"), [(1.0, 1), (5.0, 1), (10.0, 40), (0.3, 4), (50, 7)])
 def test_releases_compose_as_one_of_less_noise(noise: float, releases: int) -> None:
-    """T releases of σ are one of σ/√T, exactly; Rényi's bound lies above, and below its closed form
+    """T releases of σ are one of σ/√T, exactly. Rényi's bound lies above, and below its closed form
     T/(2σ²) + √(2·T·ln(1/δ))/σ (Mironov, CSF 2017, Proposition 3 at its best order)."""
     losses = releases / noise**2
     epsilon = epsilon_of(losses, DELTA)

@@ -30,7 +30,7 @@ def members(*rows: str) -> Tensor:
 
 
 def test_a_long_difference_is_shortened_to_the_median_distance_of_all_others() -> None:
-    """From 0 the others are 1, 2 and 100 away, the median is 2; only 0, 1 and 100 are members."""
+    """From 0 the others are 1, 2 and 100 away, the median is 2. Only 0, 1 and 100 are members."""
     flat = torch.tensor([[0.0], [1.0], [2.0], [100.0]])
     mean = shortened_mean(members("1101", "0000"), flat, torch.tensor([0, 3]))
     np.testing.assert_allclose(mean, [[(0 + 1 + 2) / 3], [0.0]])
@@ -41,7 +41,7 @@ def test_a_long_difference_is_shortened_to_the_median_distance_of_all_others() -
 def test_a_minority_of_partners_cannot_carry_a_client_farther_than_the_honest_are(
     seed: int, shift: float
 ) -> None:
-    """Three of seven copy the first client and add a constant; all three are its partners, and no
+    """Three of seven copy the first client and add a constant. All three are its partners, and no
     honest one is."""
     draws = torch.Generator().manual_seed(seed)
     honest = torch.randn(4, 6, generator=draws)
@@ -88,7 +88,7 @@ def test_a_client_that_claims_next_to_nothing_counts_ten_times_at_most() -> None
 
 def test_a_fit_is_judged_by_the_samples_of_all() -> None:
     """Slopes 1, 1.1, 0.9 and −5 on z with Σ z² = s. On the four clients' samples 1 errs by 0,
-    0.01·s, 0.01·s and 36·s, with lower median 0.01·s; −5 by 36·s, 6.1²·s, 5.9²·s, 0."""
+    0.01·s, 0.01·s and 36·s, with lower median 0.01·s, and −5 by 36·s, 6.1²·s, 5.9²·s, 0."""
     gram, moment = stacked(sums_of(1, 1), sums_of(1.1, 1), sums_of(0.9, 1), sums_of(-5, 1))
     s = float(gram[0, 0, 0, 0])
     variances = judged(gram, moment)

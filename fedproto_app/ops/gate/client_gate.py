@@ -194,12 +194,12 @@ def refusal(message: Message, reason: str) -> Message:
     """Return the reason as an ordinary reply to the message, so that the server can report it."""
     kind = message.metadata.message_type
     if kind == ROSTER:
-        return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=reason), to=message)
+        return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=reason), reply_to=message)
     try:
         clients = read_record(message.content, OrderFields).clients
     except Unusable:
-        return write_alive(to=message)
-    return write_reply(Reply([], [], failed=dict.fromkeys(clients, reason)), to=message)
+        return write_alive(reply_to=message)
+    return write_reply(Reply([], [], failed=dict.fromkeys(clients, reason)), reply_to=message)
 
 
 def _order_fields(app: App, message: Message, context: Context, site: Site) -> dict[str, object]:

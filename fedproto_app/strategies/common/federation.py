@@ -79,19 +79,12 @@ class History(Protocol):
         """Record the method's figures of the round."""
 
 
-class SumStage(Protocol):
-    """Adds up masked replies."""
-
-    @property
-    def total(self) -> Sums | None:
-        """The sum of the latest training's replies, None if it failed or nothing was masked."""
-
-
 class Pipeline(Protocol):
     """Sends orders to the nodes and reads their replies."""
 
     @property
-    def sums(self) -> SumStage: ...
+    def total(self) -> Sums | None:
+        """The sum of the latest training's masked replies, None without one."""
 
     def orders(
         self,

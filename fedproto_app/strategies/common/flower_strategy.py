@@ -112,8 +112,7 @@ class FlowerStrategy(Strategy):
         if not method.settings.aggregation.secure:
             arrays = _after_replies(method, answers, expected, round_)
         else:
-            sums = pipeline.sums.total
-            arrays = None if sums is None else _after_sums(method, sums, answers, round_)
+            arrays = _after_sums(method, pipeline.total, answers, round_)
         report(self._federation, round_)
         return (array_record(arrays) if arrays else None), None
 
@@ -188,9 +187,11 @@ def _after_replies(
 
 
 def _after_sums(
-    method: BaseStrategy, sums: Sums, answers: Sequence[Reply], round_: Round
+    method: BaseStrategy, sums: Sums | None, answers: Sequence[Reply], round_: Round
 ) -> Arrays | None:
     """Give the method the masked sums of these replies, and return the new shared parameters."""
+    if sums is None:
+        return None
     mean, fault = method.mean_of(sums, answers)
     if fault:
         refusal = Refusal("", "", f"masked sum of all nodes: {fault}")
