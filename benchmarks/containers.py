@@ -16,7 +16,6 @@ machines, and no node may have more than two gates at a time.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -34,7 +33,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.container_walls import walls_hold
 from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT
+from benchmarks.pages import ROOT, read_table, write_table
 from benchmarks.parts import parser_of, wait_until
 
 SITES = ("harbour", "oldtown", "airport")
@@ -457,11 +456,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="fedproto-") as folder:
             slow = arguments.site_cpus
             composed = Composed(Path(folder), arguments.image, command, slow or 0.0)
-            trials = (
-                check_slow_sites(composed) if slow else check_all(composed, short=arguments.short)
-            )
+            check_life = check_slow_sites if slow else partial(check_all, short=arguments.short)
             with cleaned_up(composed):
-                for check in trials:
+                for check in check_life(composed):
                     checks.append(check)
                     _tell(check)
                     if not check.holds:
@@ -477,13 +474,11 @@ def main() -> None:
 def enter(file: Path, checks: Sequence[Check]) -> None:
     """Enter the checks into the table, a CSV file, which keeps its other rows."""
     head = ("what must hold", "what happened", "seconds", "made")
-    with file.open(encoding="utf-8", newline="") as opened:
-        rows = {row[0]: row for row in list(csv.reader(opened))[1:]}
+    rows = {row[0]: row for row in read_table(file)[1:]}
     for check in checks:
         origin = f"{date.today()}, {machine_line()}"
         rows[check.name] = [check.name, check.detail, f"{check.seconds:.0f}", origin]
-    with file.open("w", encoding="utf-8", newline="") as opened:
-        csv.writer(opened, lineterminator="\n").writerows([head, *rows.values()])
+    write_table(file, [head, *rows.values()])
 
 
 def _tell(check: Check) -> None:

@@ -55,11 +55,7 @@ def settings_of(folder: Path, rounds: int) -> dict[str, Any]:
 
 def simulated(rounds: int) -> Cost:
     """Time the run in Flower's simulation."""
-    with (
-        _temporary() as home,
-        _temporary() as output,
-        SuperLink(Path(home)) as superlink,
-    ):
+    with _temporary() as home, _temporary() as output, SuperLink(Path(home)) as superlink:
         start = time.monotonic()
         run = superlink.simulate(ROOT, settings_of(Path(output), rounds), NODES, cpus=1)
         first = _wait_for_a_round(Path(output)) - start

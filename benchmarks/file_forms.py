@@ -10,7 +10,6 @@ that names, values and times are those that were written.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from benchmarks.pages import ROOT, write_section
+from benchmarks.parts import parser_of
 from fedproto_app.cli.commands import app
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.recognition import reading_of
@@ -716,7 +716,7 @@ def lines_of(outcomes: list[Outcome]) -> list[str]:
 
 def main() -> int:
     """Return 1 if a form that must be read or helped is not."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--page", action="store_true", help=f"write the table to {PAGE.name}")
     parser.add_argument("--try", action="store_true", dest="trial", help="also run a trial of each")
     arguments = parser.parse_args()

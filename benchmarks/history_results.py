@@ -28,16 +28,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.machine import processors
-from benchmarks.pages import (
-    ROOT,
-    UNKNOWN,
-    Lines,
-    Shown,
-    data_root,
-    picture,
-    publish,
-    with_origin,
-)
+from benchmarks.pages import ROOT, UNKNOWN, Lines, Shown, data_root, picture, publish, with_origin
 from benchmarks.parts import parser_of
 from benchmarks.results.declared import page
 from fedproto_app.core.messages import Arrays, Guidance

@@ -36,12 +36,7 @@ from benchmarks.pages import ROOT
 from fedproto_app.core.errors import FederationError
 from fedproto_app.ops.guardian import marked_processes
 from fedproto_app.ops.keys import make_keys
-from fedproto_app.ops.superlink import (
-    Connection,
-    RunStatus,
-    free_port,
-    tail,
-)
+from fedproto_app.ops.superlink import Connection, RunStatus, free_port, tail
 
 _T = TypeVar("_T")
 

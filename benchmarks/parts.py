@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -32,11 +31,6 @@ def timed(work: Callable[[], Result]) -> tuple[float, Result]:
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
-
-
-def peak_memory() -> int:
-    """Return the most bytes of memory that this process had so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux reports KiB
 
 
 def processor_seconds(*processes: int) -> float:

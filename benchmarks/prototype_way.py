@@ -14,7 +14,6 @@ processes, and what saves the run: checkpoints, files of the run folder, finding
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -24,10 +23,10 @@ from types import FrameType
 
 from flwr.app import ArrayRecord
 
+from benchmarks.in_process import conducted
 from benchmarks.pages import ROOT, table_texts, write_section
+from benchmarks.parts import parser_of
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
-from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import Context
 from fedproto_app.tasks.table import small_run
@@ -125,17 +124,16 @@ def traced() -> Trace:
         }
         settings = settings_from({**small_run("forecasting"), **changes})
         grid = LocalGrid(settings, nodes_sharing(settings.data, 2, Path(folder) / "state"))
-        with RunFolder(settings) as run:
-            sys.setprofile(trace)
-            try:
-                conduct(grid, settings, run)
-            finally:
-                sys.setprofile(None)
+        sys.setprofile(trace)
+        try:
+            conducted(grid, settings)
+        finally:
+            sys.setprofile(None)
     return trace
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="the files and forms on the way of a prototype")
+    parser = parser_of(__doc__)
     parser.add_argument("--page", action="store_true", help="also write docs/design.md")
     to_page = parser.parse_args().page
     trace = traced()

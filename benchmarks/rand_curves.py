@@ -8,13 +8,13 @@ docs/results/rand.svg, a panel a data set. A curve is the mean over a row's seed
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.pages import ROOT, picture
+from benchmarks.parts import parser_of
 from benchmarks.results.declared import page
 from benchmarks.results.runs import finished
 from fedproto_app.report.drawing import look
@@ -26,7 +26,7 @@ CURVES = ("sc", "ec", "a1-toolbox", "a1-all-rounds", "a1-centred", "a1-norms", "
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw the Rand index over the rounds.")
+    parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / page("sequences").folder)
     output = parser.parse_args().output.resolve()
     tables = page("sequences").tables

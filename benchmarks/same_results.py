@@ -17,7 +17,6 @@ tree's runs alone.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.pages import ROOT
-from benchmarks.parts import PROGRAM, changes_of, wait_until
+from benchmarks.parts import PROGRAM, changes_of, parser_of, wait_until
 from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.tasks.table import small_run
@@ -86,7 +85,7 @@ class Case(NamedTuple):
 
 def main() -> None:
     """Make the missing runs, and print a row for each compared run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("commit", help="the earlier commit")
     parser.add_argument("--set", choices=("quick", "full"), default="quick", dest="chosen")
     parser.add_argument("--engines", nargs="+", default=["process:1"])

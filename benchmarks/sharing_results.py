@@ -50,13 +50,7 @@ from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_o
 from fedproto_app.settings import AggregationSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
-from fedproto_app.strategies.kindred.learner import (
-    GRAM,
-    MOMENT,
-    OTHERS,
-    UNIT,
-    KindredLearner,
-)
+from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, OTHERS, UNIT, KindredLearner
 from fedproto_app.tasks.forecasting.metrics import BLOCK_METRICS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.trust.fixed_point import Layout, Sums, packed, unpacked

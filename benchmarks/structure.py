@@ -8,7 +8,6 @@ The rooms and their order come from the import-linter contract in pyproject.toml
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import tomllib
@@ -26,6 +25,7 @@ from scipy.sparse.csgraph import connected_components
 
 from benchmarks import prototype_way
 from benchmarks.pages import ROOT, read_section, table_texts, write_section
+from benchmarks.parts import parser_of
 
 PACKAGE = "fedproto_app"
 COMPARED = "fedproto_compared"  # further methods, which use the app as a user's package does
@@ -182,7 +182,7 @@ def _keys(table: dict[str, object]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--page", action="store_true", help="also write docs/design.md")
     arguments = parser.parse_args()
     imports = imports_between_rooms()

@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import cache
 from itertools import product
 from multiprocessing.synchronize import Barrier
@@ -90,19 +91,22 @@ def measure(repetitions: int) -> Rates:
     measured: Rates = defaultdict(list)
     spawn = multiprocessing.get_context("spawn")
     barrier = spawn.Barrier(2)
-    with ProcessPoolExecutor(2, spawn, initializer=_join, initargs=(barrier,)) as pool:
+    with ExitStack() as stack:
+        pools = [
+            stack.enter_context(ProcessPoolExecutor(1, spawn, _join, (barrier,))) for _ in range(2)
+        ]
         for repetition in track(range(repetitions + 1), "repetitions"):
             for method, engine, size in product(METHODS, ENGINES, SIZES):
-                rate = _rate(pool, engine, method, size)
+                rate = _rate(pools[: engine.processes], engine, method, size)
                 if repetition:
                     measured[method, engine, size].append(rate)
     return measured
 
 
-def _rate(pool: ProcessPoolExecutor, engine: Engine, method: str, size: int) -> float:
+def _rate(pools: list[ProcessPoolExecutor], engine: Engine, method: str, size: int) -> float:
     """Return the client-steps a second over the engine's processes, from first start to last
     end."""
-    futures = [pool.submit(_train, engine, method, size) for _ in range(engine.processes)]
+    futures = [pool.submit(_train, engine, method, size) for pool in pools]
     spans = [future.result() for future in futures]
     seconds = max(span.end for span in spans) - min(span.start for span in spans)
     return sum(span.amount for span in spans) / seconds

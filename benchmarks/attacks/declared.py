@@ -179,17 +179,8 @@ _DIGITS = {
     "evaluate-every": 4,
 }
 _AVERAGING = (
-    "fedavg",
-    "fedavg-ft",
-    "fedprox",
-    "per-fedavg",
-    "pfedme",
-    "fedala",
-    "knn-per",
-    "fedrep",
-    "fedpcl",
-    "ditto",
-    "apfl",
+    *("fedavg", "fedavg-ft", "fedprox", "per-fedavg", "pfedme", "fedala"),
+    *("knn-per", "fedrep", "fedpcl", "ditto", "apfl"),
 )
 CASES: Mapping[str, tuple[Mapping[str, Any], str]] = {
     **{f"`{name}`": ({**_SERIES, "method": name}, "mse") for name in _AVERAGING},

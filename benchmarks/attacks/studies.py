@@ -15,8 +15,7 @@ EVERY_RULE: tuple[str, ...] = get_args(AggregationSettings.model_fields["rule"].
 HONEST = Attack("nothing")
 _SOURCES = "benchmarks.attacks.poisoned:"
 _MIRRORED = Attack(
-    "honest training, every second value mirrored",
-    source=_SOURCES + "mirrored_series",
+    "honest training, every second value mirrored", source=_SOURCES + "mirrored_series"
 )
 
 
@@ -108,10 +107,7 @@ _STUDIES = (
         _WRITING,
         (
             Attack("head times −100", lies.negated_far, about=_HEAD),
-            Attack(
-                "honest training, next class's label",
-                source=_SOURCES + "shifted_writing",
-            ),
+            Attack("honest training, next class's label", source=_SOURCES + "shifted_writing"),
             Attack("a copied head, from round 3 on negated", lies.copied_then_turned, about=_HEAD),
         ),
         ("mean", "median"),

@@ -67,10 +67,7 @@ _MOREAU = {
     "pfedme.outer-step": 0.1,  # fluke's is λ times the learning rate
     "optimizer.learning-rate": 0.1,
 }
-_THEIR_MOREAU = {
-    "k": 5,
-    "optimizer": {"name": "SGD", "lr": 0.1, "lamda": 1.0, "mu": 0.0},
-}
+_THEIR_MOREAU = {"k": 5, "optimizer": {"name": "SGD", "lr": 0.1, "lamda": 1.0, "mu": 0.0}}
 _WHOLE_MEAN = {"weighted": True, "beta": 1.0}
 
 METHODS = (

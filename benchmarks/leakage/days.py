@@ -20,12 +20,7 @@ from benchmarks.leakage.victims import Victims
 from benchmarks.pages import table_texts
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.data.windows import (
-    lookback,
-    make_windows,
-    parts_of,
-    window_positions,
-)
+from fedproto_app.data.windows import lookback, make_windows, parts_of, window_positions
 from fedproto_app.maths.ridge import sums
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.settings import Settings

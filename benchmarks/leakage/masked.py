@@ -89,18 +89,16 @@ def _figures(days: Vectors, truths: Vectors) -> list[float]:
     """Return the mean correlation for each size. days: [N, p] as read in the clear. A sum has the
     mean of its clients' days. truths: [N, p]."""
     outside = truths[INSIDE:].mean(axis=0)
-    return [
-        float(
-            np.mean(
-                [
-                    correlation(days[clients].mean(axis=0) - outside, truth - outside)
-                    for clients in _sums(size)
-                    for truth in truths[clients]
-                ]
-            )
-        )
-        for size in SIZES.values()
-    ]
+    figures = []
+    for size in SIZES.values():
+        pairs = [(days[group].mean(axis=0), t) for group in _sums(size) for t in truths[group]]
+        figures.append(_mean_correlation(pairs, outside))
+    return figures
+
+
+def _mean_correlation(pairs: Sequence[tuple[Vectors, Vectors]], outside: Vectors) -> float:
+    """Return the mean correlation of values read and true, each less the outside mean."""
+    return float(np.mean([correlation(read - outside, true - outside) for read, true in pairs]))
 
 
 def _days_read(victims: Victims, series: Sequence[ClientSeries], **more: object) -> Vectors:
@@ -171,16 +169,11 @@ def _noised_sums(victims: Victims, series: Sequence[ClientSeries], **more: objec
 def _noised_figure(read: Vectors, truths: Vectors) -> float:
     """Return the mean correlation. read: [draws, sums, p]. truths: [N, p]."""
     outside = truths[INSIDE:].mean(axis=0)
-    pairs = [(number, t) for number, row in enumerate(_sums(NODES)) for t in truths[row]]
-    return float(
-        np.mean(
-            [
-                correlation(of_draw[number] - outside, truth - outside)
-                for of_draw in read
-                for number, truth in pairs
-            ]
-        )
-    )
+    groups = [truths[clients] for clients in _sums(NODES)]
+    pairs = [
+        (days, t) for draw in read for days, group in zip(draw, groups, strict=True) for t in group
+    ]
+    return _mean_correlation(pairs, outside)
 
 
 def _series(victims: Victims, series: Sequence[ClientSeries]) -> list[float]:

@@ -22,7 +22,7 @@ from benchmarks.leakage.victims import Victims
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.maths.noise import noisy
 from fedproto_app.maths.ridge import triangle
-from fedproto_app.tasks.forecasting.task import ForecastingTask, mean_day
+from fedproto_app.tasks.forecasting.task import mean_day
 
 NOISE = 1.0  # the paper's standard deviation
 TRIES = 12  # windows whose gradient is inverted
@@ -84,7 +84,7 @@ def _noisy(prototypes: Vectors, scale: float, names: list[str]) -> Vectors:
 def _sums(victims: Victims) -> Vectors:
     """Return each client's sums per sample, [N, d]."""
     samples = victims.samples()
-    gram, moment = _task(victims).regression_sums(samples)
+    gram, moment = victims.learner("fedavg").task.regression_sums(samples)
     counts = torch.tensor(samples.train_samples)[:, None]
     flat = torch.cat([triangle(gram).flatten(1), moment.flatten(1)], dim=1) / counts
     return flat.numpy()
@@ -93,17 +93,11 @@ def _sums(victims: Victims) -> Vectors:
 def _divided(victims: Victims) -> Vectors:
     """Return Σ y·1[phase] / Σ 1[phase], [N, p]. The sums that are sent have both terms."""
     samples = victims.samples(**{"data.calendar": "phase"})
-    task = _task(victims, **{"data.calendar": "phase"})
+    task = victims.learner("fedavg", **{"data.calendar": "phase"}).task
     gram, moment = (sums.float().double() for sums in task.regression_sums(samples))
     width = task.layout.beside_width
     counts = gram[:, 0].diagonal(dim1=-2, dim2=-1)[:, -width:]
-    return (moment[:, 0, -width:, 0] / counts.clamp(min=1)).numpy()
-
-
-def _task(victims: Victims, **more: str) -> ForecastingTask:
-    task = victims.learner("fedavg", **more).task
-    assert isinstance(task, ForecastingTask)
-    return task
+    return np.asarray(moment[:, 0, -width:, 0] / counts.clamp(min=1))
 
 
 def window_from_gradient(victims: Victims) -> Reconstruction:

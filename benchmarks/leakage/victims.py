@@ -35,10 +35,7 @@ from fedproto_app.strategies.common.learner import (
 from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask
 
 Vectors = NDArray[np.float64]
-REAL = {
-    "milano": "milano_internet_hourly.csv.gz",
-    "electricity": "electricity_2014_hourly.csv.gz",
-}
+REAL = {"milano": "milano_internet_hourly.csv.gz", "electricity": "electricity_2014_hourly.csv.gz"}
 
 
 def data_settings(name: str) -> tuple[str, dict[str, Any]]:

@@ -37,7 +37,7 @@ from benchmarks.pages import (
     write_section,
     write_table,
 )
-from benchmarks.parts import require_names
+from benchmarks.parts import parser_of, require_names
 from benchmarks.results.declared import PAGES, Page, Section, Table, page
 from benchmarks.results.runs import finished, run_missing
 from benchmarks.results.tables import about, arranged, lines_of
@@ -114,10 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=(__doc__ or "").format(pages=", ".join(PAGES)),
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = parser_of((__doc__ or "").format(pages=", ".join(PAGES)))
     parser.add_argument("page", choices=PAGES)
     parser.add_argument(
         "tables", nargs="*", metavar="TABLE", help="default: all but those on request"

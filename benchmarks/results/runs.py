@@ -19,12 +19,7 @@ from benchmarks.machine import processors
 from benchmarks.pages import ROOT, RUN_NOTE
 from benchmarks.results.declared import Job, Row, Table
 from fedproto_app.report.runs import Group, Run, read_run
-from fedproto_app.settings import (
-    defaults_of,
-    flat_settings,
-    settings_from,
-    without_other_methods,
-)
+from fedproto_app.settings import defaults_of, flat_settings, settings_from, without_other_methods
 from fedproto_app.settings.reading import flat
 
 # No figure depends on these settings: a run may have been made with other values.

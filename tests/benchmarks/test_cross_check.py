@@ -43,7 +43,7 @@ def test_both_sides_read_the_apps_split(tmp_path: Path) -> None:
         assert set(labels) <= set(labelled(before.train))
         assert len(after.validation) == 0
         sizes.append(len(labels))
-    # Each client is dealt 405, of which a quarter, a half, three quarters and all stay.
+    # Each client is dealt 405, and a quarter, a half, three quarters or all of them stay.
     assert sizes == [101, 202, 304, 405]
     assert split.largest_client(arrays) == 405
 

@@ -29,7 +29,7 @@ def test_a_command_that_is_none_is_refused() -> None:
 def test_seconds_include_a_commands_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child of the command counts; nobody sees the checkout's code."""
+    """A child of the command counts, and nobody sees the checkout's code."""
     monkeypatch.setenv("PYTHONPATH", "checkout")
     program = tmp_path / "fedproto"
     program.write_text(

@@ -72,7 +72,7 @@ def test_members_of_a_mean_and_of_a_sum_of_products_are_found_where_there_are_fe
 
 
 def test_a_window_is_found_in_its_gradient() -> None:
-    """The gradient 2(w·x − y)·x of a linear forecast w·x shows x up to its length; the bias's
+    """The gradient 2(w·x − y)·x of a linear forecast w·x shows x up to its length, and the bias's
     gradient gives the length."""
     weight = torch.tensor([0.5, -1.0, 2.0]).double()
 

@@ -49,7 +49,7 @@ CLIENTS = "client,node,group,accuracy\n"  # the head of clients.csv
 def make_row(output: Path, table: Table, row: str, seed: int = 0, **changes: Any) -> None:
     """Create the finished run of a row.
 
-    changes: with a dot, different settings, None for a setting that did not exist yet; without,
+    changes: with a dot, different settings, None for a setting that did not exist yet, and without,
     figures of the summary."""
     job = table.rows[row].job(table, seed, output)
     config = flat(tomllib.loads((ROOT / "configs" / job.config).read_text()))
@@ -171,9 +171,9 @@ def test_an_interrupted_run_resumes_if_its_settings_are_the_same(
 
     monkeypatch.setattr("benchmarks.results.runs.subprocess.run", cut_off)
     job = Job("page/small", "demo.toml", {"rounds": 6})
-    for again in (job, job, replace(job, changes={"rounds": 7})):
+    for repeated in (job, job, replace(job, changes={"rounds": 7})):
         with pytest.raises(SystemExit):
-            run(again, tmp_path)
+            run(repeated, tmp_path)
     assert ["--resume" in command for command in commands] == [False, True, False]
     (folder / "summary.json").write_text("{}")
     run(job, tmp_path)
@@ -333,9 +333,9 @@ def test_a_section_shows_a_part_of_files_side_by_side(tmp_path: Path) -> None:
     assert section_of(files, Shown(["B", "A"], ["MSE"], means=True)) == [
         "| method | x | y |", "| --- | ---: | ---: |", "| B | - | 3 |", "| A | 1 | 4 |", *note,
     ]  # fmt: skip
-    both = section_of(files, Shown(["A"], ["sent", "MSE"]))
-    assert both[0] == "| method | x, sent | x, MSE | y, sent | y, MSE |"
-    assert both[2] == "| A | 9 | 1 ± 2 | 7 | 4 |"
+    two_columns = section_of(files, Shown(["A"], ["sent", "MSE"]))
+    assert two_columns[0] == "| method | x, sent | x, MSE | y, sent | y, MSE |"
+    assert two_columns[2] == "| A | 9 | 1 ± 2 | 7 | 4 |"
     assert section_of(files, Shown(columns=())) == note[1:]
     assert section_of(files, Shown(["C", "B"]))[2:-2] == ["| B | - | - | 3 | 8 |"]
     with pytest.raises(ValueError, match="'MAE' is not in list"):

@@ -32,8 +32,8 @@ def test_a_part_of_a_reply_comes_back_to_the_last_bit() -> None:
         weight=72,
     )
     absent = absent_reply({"d": "not a client of this node"}, 0.1)
-    first, *others = frames.read_part(frames.part_bytes([cohort, Reply([], [], place=5), absent]))
-    assert others == [Reply([], [], place=5), absent]
+    first, *later = frames.read_part(frames.part_bytes([cohort, Reply([], [], place=5), absent]))
+    assert later == [Reply([], [], place=5), absent]
     for group in ("arrays", "totals"):
         decoded, original = getattr(first, group), getattr(cohort, group)
         assert decoded.keys() == original.keys()

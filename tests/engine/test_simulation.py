@@ -75,8 +75,8 @@ def test_any_number_of_workers_gives_the_same_bits(
         for node in ("0", "1"):  # what was in memory is on the disk in the end
             ours = ClientStore(folder.path / "state" / node)
             assert len(ours.kept_clients()) == 4
-    here = make(tmp_path, **{**changes, "output.name": "without-workers"})
-    folder = simulate_without_workers(here, NODES, ignore)
+    in_process = make(tmp_path, **{**changes, "output.name": "without-workers"})
+    folder = simulate_without_workers(in_process, NODES, ignore)
     assert clients_csv(folder.path) == clients_csv(expected.path)
     assert not process.in_simulation()
 

@@ -71,7 +71,7 @@ def say(**changes: Any) -> Change:
 
 
 def set_metric(metric: Metric, values: Any) -> Change:
-    """Other values of a metric; None: it is left out."""
+    """Report other values of a metric, or leave it out (None)."""
     return lambda reply: with_fields(reply, with_metric(fields_of(reply), metric, values))
 
 
@@ -91,7 +91,7 @@ def say_bytes(content: Any) -> Change:
 
 
 def replace_record(record: Any) -> Change:
-    """Another record in the place of the fields; None: it is left out."""
+    """Put another record in the place of the fields, or leave it out (None)."""
 
     def change(message: Message) -> Message:
         del message.content["told"]
@@ -103,7 +103,7 @@ def replace_record(record: Any) -> Change:
 
 
 def broken_array(data: bytes) -> Change:
-    """One array's bytes replaced; its record still claims the right dtype and shape."""
+    """Replace one array's bytes, while its record still claims the right dtype and shape."""
 
     def tamper(reply: Message) -> Message:
         record = reply.content.array_records["arrays"]

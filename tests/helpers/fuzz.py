@@ -159,7 +159,7 @@ TARGETS: dict[str, Target] = {
 
 
 def fuzz(target: Target, seconds: float, seed: int) -> int:
-    """Run the target for so many seconds; return the number of inputs. The seed repeats them."""
+    """Run the target for so many seconds, and return how many inputs the seed drew."""
     tried, end = 0, time.monotonic() + seconds
 
     def counting(data: st.DataObject) -> None:

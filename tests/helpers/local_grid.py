@@ -25,7 +25,7 @@ GridT = TypeVar("GridT", bound="LocalGrid")
 
 
 class LocalGrid(EngineGrid):
-    """Nodes with the given configs; `tamper` may change or drop (None) a node's reply.
+    """Nodes with the given configs, where `tamper` may change or drop (None) a node's reply.
 
     connected: ids of the connected nodes. sent: the messages to nodes so far.
     """

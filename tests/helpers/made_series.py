@@ -24,7 +24,7 @@ PERIOD, LOOKBACK, ROWS = 6, 12, 120  # two periodic values
 
 
 def made_series() -> pd.DataFrame:
-    """Three sites of very different size; "late" begins later, "gappy" has gaps."""
+    """Three sites of very different size. "late" begins later, "gappy" has gaps."""
     hours = pd.date_range("2024-03-04 05:00", periods=ROWS, freq="h", name="time")
     rng = np.random.default_rng(7)
     wave = np.sin(2 * np.pi * np.arange(ROWS) / PERIOD)
@@ -42,7 +42,7 @@ def made_series() -> pd.DataFrame:
 
 
 def train_on(data: Path, tmp_path: Path, **changes: Any) -> tuple[RunFolder, Path]:
-    """Run one node with the clients of a CSV file; return the run and the node's state folder."""
+    """Return a run of one node with the clients of a CSV file, and the node's state folder."""
     changes = {
         "method": "fuels",
         "rounds": 2,

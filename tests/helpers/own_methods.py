@@ -1,6 +1,6 @@
 """Two methods in a user's module: FedAvg with a penalty, and a prototype.
 
-Tests copy this file into their own folder; nothing else in the app or its tests imports it.
+Tests copy this file into their own folder, and nothing else in the app or its tests imports it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def write_programs(page: str, folder: Path) -> dict[str, str]:
-    """Write each program into the folder, under the name in its first line; return them by name."""
+    """Write each program into the folder, under the name in its first line, and return them."""
     text = (DOCS / page).read_text(encoding="utf-8")
     programs = {}
     for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL):

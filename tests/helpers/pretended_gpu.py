@@ -19,13 +19,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("meta")  # a device that every torch knows; nothing here is without values
 
-# Where an index may lie on the CPU, and is then copied; the first arguments' places.
+# Where an index may lie on the CPU, and is then copied, by the first arguments' places.
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 _OF_UNKNOWN_SIZE = ("nonzero", "masked_select", "_unique2", "unique_consecutive", "unique_dim")
 
 
 class _OnDevice(Tensor):
-    """A tensor on the device; `host` has its values."""
+    """A tensor on the device, whose values `host` has."""
 
     host: Tensor
 
@@ -71,7 +71,7 @@ class _FromLists(TorchFunctionMode):
 class PretendedGpu(TorchDispatchMode):
     """Count the operations on the device.
 
-    waits: operations that wait for the device; copies: to the device; both by operation. calls:
+    waits, copies: operations that wait for the device or copy to it, by name. calls:
     all operations on the device.
     """
 

@@ -27,7 +27,7 @@ class Number:
 class Numbers:
     """The samples of one client: its batches in their order."""
 
-    of: Sequence[float]
+    values: Sequence[float]
     names: list[str] = field(default_factory=lambda: ["a"])
 
 
@@ -41,7 +41,7 @@ class Quadratic:
         return {NAME: torch.zeros(1)}
 
     def batches(self, samples: Numbers, generators: Sequence[torch.Generator]) -> Iterator[Number]:
-        return (Number(torch.tensor([value])) for value in samples.of)
+        return (Number(torch.tensor([value])) for value in samples.values)
 
     def fix_encoder(self, parameters: Mapping[str, Tensor], samples: Numbers) -> Numbers:
         return samples

@@ -20,7 +20,7 @@ def fields_of(message: Message) -> Fields:
 
 
 def with_fields(message: Message, fields: Fields) -> Message:
-    """Replace the message's fields; return the message."""
+    """Replace the message's fields, and return the message."""
     message.content.config_records["told"]["json"] = json.dumps(fields).encode()
     return message
 

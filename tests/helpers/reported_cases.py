@@ -1,4 +1,4 @@
-"""Files and situations from people's public reports; without them these tests are skipped.
+"""Files and situations from people's public reports, without which these tests are skipped.
 
 `FEDPROTO_CASES` names a folder with `make_cases.py`, which writes the files `r…`, and `files/` with
 the files `u…`. Every row of the folder's `cases.md` has a test, nearly all of them in tests/cases/.
@@ -18,7 +18,7 @@ ROOT = (REPOSITORY / os.environ.get("FEDPROTO_CASES", "../shared/cases")).resolv
 
 
 def reported_case(name: str, folder: Path) -> Path:
-    """Return a case's file or folder; a file `r…` is written into the folder first.
+    """Return a case's file or folder. A file `r…` is written into the folder first.
 
     name: of the file or folder, for instance "r03-quarters.csv". Skips the test without the cases.
     """

@@ -58,7 +58,7 @@ def changed(draw: st.DrawFn, fields: Any) -> bytes:
 
 @st.composite
 def spoilt(draw: st.DrawFn, good: bytes) -> bytes:
-    """Draw these bytes with some changed, cut out, put in or repeated; or any other bytes."""
+    """Draw these bytes with some changed, cut out, put in or repeated, or any other bytes."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200))
     data = bytearray(good)

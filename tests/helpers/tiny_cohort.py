@@ -49,7 +49,7 @@ def tiny_windows(settings: Settings) -> list[ClientWindows]:
 
 
 def complete_and_holed(settings: Settings, values: np.ndarray[Any, Any]) -> list[ClientWindows]:
-    """Two clients with these values; the second lacks one of them."""
+    """Two clients with these values, where the second lacks one of them."""
     holed = np.r_[values[:20], np.nan, values[21:]]
     series = zip(NAMES, (values, holed), strict=True)
     return [make_windows(ClientSeries(name, array), settings.data) for name, array in series]

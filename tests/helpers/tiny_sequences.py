@@ -70,7 +70,7 @@ def head_learner(method: str = "fed-react", **changes: Any) -> AnyLearner:
 def sequences_of(
     targets: Targets, lengths: Sequence[int], dimensions: int = DIMENSIONS, seed: int = 0
 ) -> LabelledSequences:
-    """Noise whose mean tells the target; lengths: of the sequences, repeated as often as needed."""
+    """Noise whose mean tells the target. lengths: of the sequences, repeated if necessary."""
     rng = np.random.default_rng([seed, len(targets)])
     values = [
         (rng.normal(size=(lengths[n % len(lengths)], dimensions)) + target).astype(np.float32)
@@ -86,7 +86,7 @@ def sequence_client(
     tested: Targets | None = None,
     dimensions: int = DIMENSIONS,
 ) -> ClientSequences:
-    """A client that is validated and tested on sequences with the targets `tested`; by default
+    """A client that is validated and tested on sequences with the targets `tested`, by default
     those that it trains on."""
     tested = targets if tested is None else tested
     seed = sum(name.encode())

@@ -1,4 +1,4 @@
-"""Eight clients whose hourly values answer to a temperature that is known in advance."""
+"""Eight clients whose hourly values answer to a temperature known in advance."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def test_a_new_method_changes_no_document_by_hand(monkeypatch: pytest.MonkeyPatc
     assert row in rendered["docs/methods.md"].splitlines()
     [summed] = [n for n in rendered["docs/protection.md"].splitlines() if "`copied`" in n]
     assert summed.endswith(" | yes: totals of model | yes | yes |")
-    again = {name: DOCUMENTS[name](text) for name, text in rendered.items()}
-    assert again == rendered
+    repeated = {name: DOCUMENTS[name](text) for name, text in rendered.items()}
+    assert repeated == rendered
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_the_kept_models_of_either_width_forecast(tmp_path: Path) -> None:
 
 
 def test_a_site_keeps_models_of_its_own_width(tmp_path: Path) -> None:
-    """One site's file sets a width, the other site's clients draw theirs; both forecast."""
+    """One site's file sets a width, the other site's clients draw theirs, and both forecast."""
     configs = []
     for name, clients, width in (("north", "office-00,office-01", "0.5"), ("south", "", "")):
         file = tmp_path / f"{name}.toml"

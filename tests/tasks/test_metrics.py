@@ -1,4 +1,4 @@
-"""A task's metrics are declared once; everything that reports them follows."""
+"""A task's metrics are declared once, and everything that reports them follows."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def two_series(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def undecodable(settings: DataSettings) -> ImagePool:
-    """Return images of three clients, one without test images; loading pixels is an error."""
+    """Return images of three clients, one without test images. Loading pixels is an error."""
 
     def load(positions: Positions) -> LoadedImages:
         raise AssertionError("an image was decoded")

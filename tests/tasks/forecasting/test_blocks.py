@@ -47,7 +47,7 @@ def test_blocks_are_days_or_doubled(
 
 
 def test_a_site_tells_no_more_than_whole_blocks() -> None:
-    """Blocks of four steps. Of the values 3 … 12, those at 4 … 11 are in whole blocks; 3 and 12
+    """Blocks of four steps. Of the values 3 … 12, those at 4 … 11 are in whole blocks, and 3 and 12
     belong to the nearest ones. Values 5 … 6 hold no whole block, and are one together."""
     blocks = blocks_of(3, 12, 1, 2, HOUR, least=4)
     assert blocks == Blocks(HOUR, 4, 1, count=2)

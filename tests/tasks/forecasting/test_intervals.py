@@ -32,26 +32,26 @@ def series_of(values: list[float]) -> np.ndarray:
 
 
 def first_widths(errors: list[list[float]] | np.ndarray, *levels: int) -> np.ndarray:
-    """The first half widths [L, H] of one client, all of whose errors [n, H] are present."""
+    """The first half widths [L, H] of one client without missing errors [n, H]."""
     client = np.array(errors, dtype=float)[None]
     return first_half_widths(client, np.ones(client.shape, dtype=bool), levels)[:, 0]
 
 
 def test_the_width_of_a_single_error_by_hand() -> None:
-    """One error of 2: s = 2, q = r = 1, N = 1; level 50 has m = 1, z = 0.67449 and t = 1."""
+    """One error of 2: s = 2, q = r = 1, N = 1. Level 50 has m = 1, z = 0.67449 and t = 1."""
     z = 0.67449
     assert first_widths([[2.0]], 50) == pytest.approx(2 * (1 + z) / 2 / z, rel=1e-5)
 
 
 def test_the_width_of_many_equal_errors_by_hand() -> None:
-    """Nine errors of size 3 that alternate in pairs: ρ = 0, so N = 9; level 80 has m = 4."""
+    """Nine errors of size 3 that alternate in pairs: ρ = 0, so N = 9. Level 80 has m = 4."""
     errors = 3.0 * np.array([1, 1, -1, -1, 1, 1, -1, -1, 1])[:, None]
     z, t = 1.281552, 1.383029  # of 90% one-sided, t with 9 degrees of freedom
     assert first_widths(errors, 80) == pytest.approx(3 * (9 + 4 * z) / 13 * t / z, rel=1e-5)
 
 
 def test_the_scale_of_a_step_is_between_that_of_the_step_and_of_all() -> None:
-    """Two forecasts two steps ahead: v = 4 and 16; with weights of 2 and 2, s² = √(v_h · v)."""
+    """Two forecasts two steps ahead: v = 4 and 16. With weights of 2 and 2, s² = √(v_h · v)."""
     [near, far] = first_widths([[2.0, -4.0], [2.0, 4.0]], 80)[0]
     assert far / near == pytest.approx((16 / 4) ** 0.25)
     [near, far] = first_widths([[0.0, -4.0], [0.0, 4.0]], 80)[0]  # 8 / 100 instead of 0
@@ -211,7 +211,7 @@ def parts(validation: int, test: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_coverage_and_width_of_few_values_by_hand() -> None:
-    """Five test errors, of which the third is missing; widths move by the rule of `tracked`."""
+    """The third of five test errors is missing, and widths move by the rule of `tracked`."""
     error = torch.tensor([1.0, -4, 2, 3, 0.1, -50, 100, 0.2])[None, :, None].double()
     validation, test = parts(4, 4)
     test[0, 6] = 0  # missing
@@ -219,7 +219,7 @@ def test_coverage_and_width_of_few_values_by_hand() -> None:
     for level, width in zip(
         LEVELS, first_widths([[1], [-4], [2], [3]], *LEVELS)[:, 0], strict=True
     ):
-        # Inside, then outside; the missing value changes nothing.
+        # Inside, then outside. The missing value changes nothing.
         inside, outside = np.exp(GAIN * (level / 100 - 1)), np.exp(GAIN * level / 100)
         widths = width * np.array([1, inside, inside * outside])
         assert metrics[f"coverage-{level}"] == pytest.approx(2 / 3)
@@ -244,7 +244,7 @@ def test_each_step_ahead_has_separate_widths() -> None:
 
 
 def test_other_levels_lie_between_the_kept_ones() -> None:
-    """Normal errors: half widths of all levels from 1 to 99 are z, as those of the kept ones."""
+    """Normal errors: half widths of all levels from 1 to 99 are z, as the kept levels' are."""
     z = {level: NormalDist().inv_cdf(0.5 + level / 200) for level in range(1, 100)}
     stored = {half_width(level, 0): 3 * z[level] for level in KEPT_LEVELS}
     widths = kept_half_widths(stored, 1, list(z))

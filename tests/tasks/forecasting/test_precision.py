@@ -19,7 +19,7 @@ DISTANCE = 0.005  # of the mean validation error after three rounds
 
 
 def trained(folder: Path, method: str, precision: str) -> Reply:
-    """Return the reply after three rounds; states and sent arrays must be float32."""
+    """Return the reply after three rounds, where states and sent arrays must be float32."""
     settings = settings_from(
         {
             **small_run("forecasting"),

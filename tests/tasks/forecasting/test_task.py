@@ -160,8 +160,8 @@ def test_a_step_without_test_targets_has_no_error() -> None:
     steps = [judged[step_metric(step)][0] for step in range(3)]
     assert steps == [pytest.approx(1), pytest.approx(np.nan, nan_ok=True), pytest.approx(9)]
     assert judged[Metric("mse")] == [pytest.approx(5)]
-    others = {m: v for m, v in judged.items() if m != step_metric(1)}
-    assert np.isfinite(list(others.values())).all()  # half widths are of the validation part
+    other_steps = {m: v for m, v in judged.items() if m != step_metric(1)}
+    assert np.isfinite(list(other_steps.values())).all()  # half widths are of the validation part
     reported = {metric: value for metric, (value,) in judged.items() if not task.stays(metric)}
     kept = {replace(metric, model=Model.KEPT): value for metric, value in reported.items()}
     assert task.metrics_fault(kept) is None

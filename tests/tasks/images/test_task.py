@@ -47,7 +47,7 @@ def test_clients_may_have_different_numbers_of_stages() -> None:
 
 
 def test_late_test_images_are_used_from_the_start() -> None:
-    """A source may give a stage without test images; a client is never tested on nothing."""
+    """A source may give a stage without test images, but a client is never tested on nothing."""
     task = image_learner().task
     full, bare = client_of("x", [[0, 1], [2, 2]]), client_of("x", [[0, 1], []])
     late = ClientImages(

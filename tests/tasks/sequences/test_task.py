@@ -222,7 +222,7 @@ def test_mixed_precision_changes_little(changes: dict[str, Any]) -> None:
 
 
 def test_losses_by_hand() -> None:
-    """Of classes, the mean cross-entropy; of numbers, the squared error of targets over 10."""
+    """The mean cross-entropy for classes, and for numbers the squared error of targets over 10."""
     full = LabelledBatch(torch.zeros(1, 2, 1, 2), torch.tensor([[0, 1]]), torch.ones(1, 2))
     part = replace(full, present=torch.tensor([[1.0, 0.0]]))
     task, logits = sequence_task(), torch.tensor([[[2.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
@@ -236,7 +236,7 @@ def test_losses_by_hand() -> None:
 
 
 def test_accuracy_by_hand() -> None:
-    """A client may be tested on labels that it never trained on; the second has no class 2."""
+    """A client may be tested on labels that it never trained on. The second has no class 2."""
     task = sequence_task()
     clients = [
         replace(
@@ -251,7 +251,7 @@ def test_accuracy_by_hand() -> None:
 
 
 def test_errors_of_regression_by_hand_in_units() -> None:
-    """Outputs times 10 are 20, 40, 80 where 20, 43, 76 was right; then 0 and 5 of 5 and 6."""
+    """Outputs times 10 are 20, 40, 80 and 0, 5. Right are 20, 43, 76 and 5, 6."""
     task = sequence_task(**REGRESSION)
     clients = [
         replace(
