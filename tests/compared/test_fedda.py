@@ -164,9 +164,8 @@ def test_every_client_is_asked_once_and_training_begins_with_the_quasi_global_mo
     assert averaged(strategy, {})[0] is before  # without any usable reply the model stays
 
 
-@pytest.mark.parametrize("anchor", ["last", "quasi-global"])
-def test_models_are_joined_within_clusters_and_then_between(anchor: str) -> None:
-    strategy = server(**{"fedda.clusters": 2, "fedda.cluster-anchor": anchor})
+def test_models_are_joined_within_clusters_and_then_between() -> None:
+    strategy = server(**{"fedda.clusters": 2})
     begin(strategy)
     moved = {name: 0.1 * (number + 1) for number, name in enumerate(CLIENTS)}
     quasi = strategy.model
@@ -185,8 +184,7 @@ def test_models_are_joined_within_clusters_and_then_between(anchor: str) -> None
         for place, names in enumerate(("abcd", "ef")):
             shifted = [{k: v + np.float32(moved[n]) for k, v in model.items()} for n in names]
             clusters.append(joined(shifted, anchors[place]))
-        anchors = clusters if anchor == "last" else anchors
-        model = joined(clusters, model)
+        anchors, model = clusters, joined(clusters, model)
         new_model, _ = averaged(strategy, moved)
         for name, value in model.items():
             np.testing.assert_allclose(new_model[name], value, rtol=1e-5, atol=1e-6)
