@@ -49,8 +49,8 @@ class Candidates:
         validation samples, the prior weights decide alone.
         """
         errors = validation + TRAINING_SHARE * training
-        every = shares(errors, samples, eta, self.prior)
-        parts = torch.split(every, [len(family.fits) for family in self.families])
+        weights = shares(errors, samples, eta, self.prior)
+        parts = torch.split(weights, [len(family.fits) for family in self.families])
         mean: Tensor = sum(
             torch.tensordot(part.to(fits.dtype), fits.nan_to_num(), dims=1)
             for part, (_, fits) in zip(parts, self.families, strict=True)

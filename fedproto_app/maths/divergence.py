@@ -120,13 +120,13 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
     return torch.from_numpy(matrix)
 
 
-def divergence_from(prototypes: Tensor, others: Tensor) -> Tensor:
-    """Return the divergence of each prototype from each of the others, [N, M] float32.
+def divergence_from(prototypes: Tensor, references: Tensor) -> Tensor:
+    """Return the divergence of each prototype from each of the references, [N, M] float32.
 
-    prototypes: [N, B, d]. others: [M, B, d]. Each is as in `pairwise_divergence`.
+    prototypes: [N, B, d]. references: [M, B, d]. Each is as in `pairwise_divergence`.
     """
     clients = len(prototypes)
-    halves = np.concatenate([_scaled_halves(prototypes), _scaled_halves(others)])
+    halves = np.concatenate([_scaled_halves(prototypes), _scaled_halves(references)])
     entropies = _own_sums(halves)
 
     def strip(start: int) -> NDArray[np.float32]:
@@ -229,13 +229,13 @@ def _divergence_strip(
     scratch: NDArray[np.float32],
 ) -> NDArray[np.float64]:
     """Return B·d times the divergence of the clients in these rows from those in the columns."""
-    left, right = halves[rows, None], halves[None, columns]
-    of_left, of_right = entropies[rows, None], entropies[None, columns]
-    strip = np.empty((len(left), right.shape[1]))
-    for begin in range(0, right.shape[1], TILE_COLUMNS):
+    p, q = halves[rows, None], halves[None, columns]
+    of_p, of_q = entropies[rows, None], entropies[None, columns]
+    strip = np.empty((len(p), q.shape[1]))
+    for begin in range(0, q.shape[1], TILE_COLUMNS):
         tile = slice(begin, begin + TILE_COLUMNS)
-        means = (of_left + of_right[:, tile]) / 2
-        strip[:, tile] = means - _x_log_x_sums(left, right[:, tile], scratch)
+        means = (of_p + of_q[:, tile]) / 2
+        strip[:, tile] = means - _x_log_x_sums(p, q[:, tile], scratch)
     return strip
 
 

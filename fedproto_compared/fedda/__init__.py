@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -30,11 +30,6 @@ class FedDaSettings(Section):
     attention_step: Positive = setting(1.0, "step of the dual attention (ε)")
     quasi_global_pull: Annotated[float, Field(ge=-1, le=1)] = setting(
         0.2, "pull to the quasi-global model (ρ), away from it below 0. The authors try ±0.3"
-    )
-    cluster_anchor: Literal["last", "quasi-global"] = setting(
-        "last",
-        "where a cluster's model starts: its last one, or the quasi-global one as in the "
-        "authors' program",
     )
     statistics_noise: NonNegative = setting(
         0.0, "deviation of the noise that a client adds to its statistics"

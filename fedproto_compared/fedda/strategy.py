@@ -407,8 +407,7 @@ class FedDaStrategy(FedAvgStrategy):
         for label, members in sorted(by_label.items()):
             anchor = _tensors(self._of_cluster.get(label, self._quasi))
             cluster_models[label] = self._step(members, anchor, quasi)
-        if self.section.cluster_anchor == "last":
-            self._of_cluster |= cluster_models
+        self._of_cluster |= cluster_models
         return self._step(list(cluster_models.values()), _tensors(self.model), quasi)
 
     def _step(

@@ -43,7 +43,7 @@ def test_distances_that_are_all_equal_are_their_own_measure(
 
 
 def test_profiles_are_joined_with_the_most_alike() -> None:
-    """Correlations with the first: 1, ½ (as of 1 2 3 and 1 3 2), −1; the last is constant."""
+    """Correlations with the first: 1, ½ (as of 1 2 3 and 1 3 2), −1. The last is constant."""
     profiles = np.array([[1, 2, 3], [2, 4, 6], [1, 3, 2], [3, 2, 1], [5, 5, 5]], dtype=np.float64)
     weights = weights_of_profiles(profiles, 4)
     expected = np.corrcoef(profiles[:4])

@@ -30,7 +30,7 @@ def nobody_is_asked(*_: object, **__: object) -> list[ClientReply]:
     raise AssertionError("this graph asks nothing")
 
 
-def asking(days: np.ndarray[Any, Any], asked: list[str]) -> Any:
+def asking(days: np.ndarray[Any, Any], names: list[str]) -> Any:
     """Clients that answer the question for their profile, once in a run."""
 
     def ask(keys: Any, guide: Any, expected: Expected, *, once_per_run: bool) -> list[ClientReply]:
@@ -38,7 +38,7 @@ def asking(days: np.ndarray[Any, Any], asked: list[str]) -> Any:
         assert once_per_run
         assert expected.per_client == {PROFILE: (PERIOD,)}
         assert guide(keys).options == {PROFILE: 1.0}
-        asked.extend(key.client for key in keys)
+        names.extend(key.client for key in keys)
         row_of = {name: row for row, name in enumerate([*NAMES, "late"])}
         return [ClientReply(key, 4, {PROFILE: days[row_of[key.client]]}) for key in keys]
 
@@ -52,12 +52,12 @@ def graph_of_profiles(ask: Any = nobody_is_asked) -> tuple[ClientGraph, list[Cli
 
 
 def test_every_client_is_asked_for_its_profile_once() -> None:
-    asked: list[str] = []
-    graph, keys = graph_of_profiles(asking(DAYS, asked))
+    names: list[str] = []
+    graph, keys = graph_of_profiles(asking(DAYS, names))
     assert not graph.adjacency(keys).any()
     for number in (1, 2):
         graph.complete(Round(number))
-        assert asked == [*NAMES, "late"]
+        assert names == [*NAMES, "late"]
     np.testing.assert_array_equal(graph.places(keys), DAYS)
     expected = weights_of_profiles(DAYS.astype(np.float64), 3)
     np.testing.assert_array_equal(graph.adjacency(keys), expected)
@@ -68,13 +68,13 @@ def test_every_client_is_asked_for_its_profile_once() -> None:
 
 
 def test_a_profile_is_the_mean_day_with_noise_of_the_set_size() -> None:
-    sent = []
+    profiles = []
     for noise in (0.0, 0.5):
         learner = tiny_learner("cnfgnn", **{"graph.noise": noise})
         cohort = tiny_cohort(learner)
-        sent.append(profile(cohort, learner.task).arrays[PROFILE])
-    np.testing.assert_array_equal(sent[0], mean_day(cohort.samples).numpy())
-    assert (sent[1] - sent[0]).std() == pytest.approx(0.5, rel=0.5)
+        profiles.append(profile(cohort, learner.task).arrays[PROFILE])
+    np.testing.assert_array_equal(profiles[0], mean_day(cohort.samples).numpy())
+    assert (profiles[1] - profiles[0]).std() == pytest.approx(0.5, rel=0.5)
 
 
 def test_a_profile_that_cannot_be_true_is_refused_once() -> None:
@@ -97,7 +97,7 @@ def with_places(tmp_path: Path) -> Federation:
 
 
 def test_places_and_files_ask_nobody(tmp_path: Path) -> None:
-    """NAMES are a, b, c and "late"; who comes later and is unknown has no edges."""
+    """NAMES are a, b, c and "late". Who comes later and is unknown has no edges."""
     federation = with_places(tmp_path)
     graph = ClientGraph(federation.settings, federation)
     keys = federation.members.clients()

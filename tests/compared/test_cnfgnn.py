@@ -87,7 +87,7 @@ def with_graph(first: int, values: Tensor, names: list[str] = TWO) -> Guidance:
 
 @pytest.mark.parametrize("model", ["paper", "fuels"])
 def test_g_reaches_the_samples_of_its_times(model: str) -> None:
-    """g of all times; in training each sample of a batch has its own."""
+    """g of all times, in training for each sample of a batch."""
     learner = learner_of(model)
     cohort = tiny_cohort(learner)
     first, count = span(cohort)
@@ -252,14 +252,14 @@ def test_the_gradient_by_messages_is_that_of_one_central_graph(
 
 def test_what_a_round_costs(tmp_path: Path) -> None:
     """8 clients have 14 days, and some begin later. Each trains on 7 days, from times 88 to 261
-    overall; samples that no client trains on begin at 256, and the last is at 335."""
+    overall. Samples that no client trains on begin at 256, and the last is at 335."""
     settings = settings_of(tmp_path, **{"cnfgnn.server-batch": 50})
     folder, grid = run_locally(settings, synthetic_nodes(2, tmp_path / "state"))
     trained, judged, trained_or_judged, profile = 261 - 88, 336 - 256, 336 - 88, 24
     first, *later = read_rounds(folder.path)
     assert first["figures"] == {"graph_steps": 4, "shortened_gradients": 0}
     up = SIZE + HIDDEN * trained_or_judged + HIDDEN * trained  # θ, h, ∂L/∂g
-    # θ to train, to encode, to be judged; g and which times it is of; g to be judged.
+    # θ to train, to encode and to be judged, g with its times, and g to be judged.
     down = 3 * SIZE + (HIDDEN + 1) * trained + HIDDEN * judged
     assert first["parameters_up"] == 8 * (profile + up)
     assert first["parameters_down"] == 8 * down
@@ -303,7 +303,7 @@ def strategy_of(tmp_path: Path, times_of: dict[str, SampleTimes]) -> CnfgnnStrat
 
 
 def concluded(strategy: CnfgnnStrategy, name: str, factor: float) -> Round:
-    """A round in which such an array of the first client is multiplied."""
+    """A round that multiplies the first client's array of this name."""
 
     def ask(keys: Any, guide: Any, expected: Expected, **_: Any) -> list[ClientReply]:
         [(sent_name, shape)] = expected.per_client.items()
@@ -327,8 +327,7 @@ def test_encodings_that_cannot_be_true_are_refused_by_name(tmp_path: Path) -> No
     refused = refusals(concluded(strategy, ENCODINGS, 1e3))
     assert set(refused) == {"a"}
     assert refused["a"].startswith("its encodings hold ±")
-    others = clients[1:]
-    assert strategy.to_evaluate(clients, Round(1)) == others
+    assert strategy.to_evaluate(clients, Round(1)) == clients[1:]
     for guidance in (strategy.guide, strategy.guide_evaluation):
         assert guidance(clients, Round(2)).clients == ["b", "c", "late"]
 
@@ -436,7 +435,7 @@ def torchs(parameters: dict[str, Tensor], prefix: str, hidden: int) -> torch.nn.
 def test_it_equals_torchs_grus_over_the_values_in_the_order_of_time(
     horizon: int, times: int
 ) -> None:
-    """Samples of Saturday evening and Sunday; with 2 calendar columns they hold the day, too."""
+    """Samples of Saturday evening and Sunday, which with 2 calendar columns hold the day, too."""
     hidden, rows = 4, 5
     distant = [day + ahead for day in (-72, -48, -24) for ahead in range(horizon)]
     places = [-3, -2, -1, *distant]

@@ -201,7 +201,7 @@ def test_the_gradient_of_one_image_by_hand() -> None:
 
 
 def test_gradients_that_point_alike_are_0_apart_and_opposite_weights_4() -> None:
-    """s = 1 against 2; s = −1 turns both rows of the weights round, and leaves the biases."""
+    """s = 1 against 2, and s = −1 turns both rows of the weights round and leaves the biases."""
     real = gradient_of(2.0)
     assert gradient_distance(gradient_of(1.0), real).item() == pytest.approx(0, abs=2e-5)
     assert gradient_distance(gradient_of(-1.0), real).item() == pytest.approx(4, abs=2e-5)

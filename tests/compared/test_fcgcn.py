@@ -83,7 +83,7 @@ def settings_of(**changes: Any) -> Settings:
 
 @pytest.fixture
 def edges(tmp_path: Path) -> dict[str, str]:
-    """Edges a – b – c; d has none."""
+    """Edges a – b – c, and d has none."""
     path = tmp_path / "edges.csv"
     path.write_text("a,b,c,d\n0,1,0,0\n1,0,1,0\n0,1,0,0\n0,0,0,0\n")
     return {"graph.source": "file", "graph.path": str(path)}

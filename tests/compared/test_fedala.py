@@ -88,7 +88,7 @@ def test_the_weights_of_a_round_lower_the_loss() -> None:
 
 
 def test_an_epoch_takes_its_share_of_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clients have the same number of batches; half of them, rounded up, in each of 11."""
+    """The clients have the same number of batches: half of them, rounded up, in each of 11."""
     learner, cohort = after_first_round(**{"fedala.share": 0.5, "fedala.threshold": 1e9})
     watched_inputs: list[Any] = []
     loss = learner.loss
@@ -119,7 +119,7 @@ def test_a_client_that_never_settles_gives_up(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_it_is_judged_by_what_it_would_begin_with() -> None:
-    """Evaluation changes no state; without training a client has the received model."""
+    """Evaluation changes no state, and without training a client has the received model."""
     learner, cohort = after_first_round(**{"fedala.rate": 0.1})
     model = other_model(learner)
     receive(cohort, model, 1)
@@ -168,7 +168,7 @@ def test_each_element_has_its_own_share_of_the_received_model() -> None:
 def test_the_step_is_the_papers_and_weights_stay_shares() -> None:
     """At ½(θ − 2)² with θ_own = 0, θ_received = 4 and W = 3/4: θ = 3, the gradient (3 − 2)·4 = 4.
 
-    At ½θ² with the same, 3·4 = 12; at ½(θ − 7)², −16.
+    At ½θ² with the same it is 3·4 = 12, and at ½(θ − 7)² it is −16.
     """
     local, received = {"w": torch.zeros(3, 1)}, {"w": torch.full((3, 1), 4.0)}
     weights = {"w": torch.full((3, 1), 0.75, requires_grad=True)}

@@ -78,7 +78,7 @@ WEEKLY = {
 
 
 def server(periods: dict[str, int] | None = None, **changes: Any) -> FedDaStrategy:
-    """periods: on which some clients train; the others train on 14."""
+    """periods: on which some clients train. The others train on 14."""
     small = {"data.close-window": 3, "data.periodic-window": 1, "model.representation-dim": 4}
     small |= {"method": "fedda", "fedda.warm-up-epochs": 2}
     settings = settings_from({**small, **changes})
@@ -93,14 +93,13 @@ def server(periods: dict[str, int] | None = None, **changes: Any) -> FedDaStrate
 def begin(
     strategy: FedDaStrategy, number: int = 1, lies: dict[str, float] | None = None
 ) -> tuple[Round, list[str]]:
-    """Begin a round, in which the statistics of some clients are multiplied. Returns who was asked,
-    too."""
-    asked: list[str] = []
+    """Begin a round with some clients' statistics multiplied, and name the clients asked."""
+    names: list[str] = []
 
     def ask(keys: list[ClientKey], guide: Any, expected: Expected, **_: bool) -> list[ClientReply]:
         assert expected.per_client == {STATISTICS: (2, 24)}
         assert guide(keys) == Guidance(options={WEEKS: 2.0})
-        asked.extend(key.client for key in keys)
+        names.extend(key.client for key in keys)
         return [
             ClientReply(
                 k, 9, {STATISTICS: WEEKLY[k.client] * np.float32((lies or {}).get(k.client, 1))}
@@ -111,7 +110,7 @@ def begin(
     round_ = Round(number, strategy.federation.members.facts)
     strategy.federation.asking = lambda server_round: ask  # type: ignore[method-assign]
     strategy.begin(round_)
-    return round_, asked
+    return round_, names
 
 
 def averaged(strategy: FedDaStrategy, moved: dict[str, float]) -> tuple[Arrays, Round]:
@@ -150,8 +149,8 @@ def test_a_run_asks_once_and_counts_it_apart(tmp_path: Path) -> None:
 def test_every_client_is_asked_once_and_training_begins_with_the_quasi_global_model() -> None:
     strategy = server(**{"fedda.clusters": 2})
     drawn = strategy.initial_arrays()
-    round_, asked = begin(strategy)
-    assert asked == [*CLIENTS]
+    round_, names = begin(strategy)
+    assert names == [*CLIENTS]
     assert round_.figures["traffic_clusters"] == 2
     assert not np.array_equal(strategy.model["decoder.weight"], drawn["decoder.weight"])
     members = strategy.findings()["traffic-clusters"]
@@ -164,9 +163,8 @@ def test_every_client_is_asked_once_and_training_begins_with_the_quasi_global_mo
     assert averaged(strategy, {})[0] is before  # without any usable reply the model stays
 
 
-@pytest.mark.parametrize("anchor", ["last", "quasi-global"])
-def test_models_are_joined_within_clusters_and_then_between(anchor: str) -> None:
-    strategy = server(**{"fedda.clusters": 2, "fedda.cluster-anchor": anchor})
+def test_models_are_joined_within_clusters_and_then_between() -> None:
+    strategy = server(**{"fedda.clusters": 2})
     begin(strategy)
     moved = {name: 0.1 * (number + 1) for number, name in enumerate(CLIENTS)}
     quasi = strategy.model
@@ -185,8 +183,7 @@ def test_models_are_joined_within_clusters_and_then_between(anchor: str) -> None
         for place, names in enumerate(("abcd", "ef")):
             shifted = [{k: v + np.float32(moved[n]) for k, v in model.items()} for n in names]
             clusters.append(joined(shifted, anchors[place]))
-        anchors = clusters if anchor == "last" else anchors
-        model = joined(clusters, model)
+        anchors, model = clusters, joined(clusters, model)
         new_model, _ = averaged(strategy, moved)
         for name, value in model.items():
             np.testing.assert_allclose(new_model[name], value, rtol=1e-5, atol=1e-6)
@@ -287,7 +284,7 @@ def test_the_quasi_global_model_learns_from_the_statistics() -> None:
 def test_it_sees_windows_as_of_a_series_and_a_share_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A statistic t is followed by t + 1; a window at t has t − 2, t − 1 and t − 4."""
+    """A statistic t is followed by t + 1, and a window at t has t − 2, t − 1 and t − 4."""
     batches: list[Any] = []
     monkeypatch.setattr(
         ForecastingTask,
@@ -330,7 +327,7 @@ def gathered(*clients: ClientWindows) -> CohortSamples:
 
 def test_by_hand() -> None:
     """Day d of four has the values d + phase / 10. Eight of the 60 values are look-back, 41 train.
-    Batch s of the ten has phase 0 of day 3 + s and the other phases of the day before; three weeks
+    Batch s of the ten has phase 0 of day 3 + s and the other phases of the day before. Three weeks
     of three batches are s = 1 … 9."""
     values = np.add.outer(np.arange(15.0), [0.0, 0.1, 0.2, 0.3]).ravel()
     statistics = weekly_statistics(gathered(client(values)), 3, 3)
@@ -398,7 +395,7 @@ def test_separate_patterns_are_found_with_and_without_places() -> None:
 
 
 def test_labels_are_those_of_the_patterns_after_a_turn_through_the_places() -> None:
-    """Patterns on a line, cut anywhere by themselves; the places put the cut in the middle."""
+    """Patterns on a line, cut anywhere by themselves. The places put the cut in the middle."""
     patterns = np.arange(8.0)[:, None]
     places = np.array([[0.0, 0.0]] * 4 + [[9.0, 9.0]] * 4) + 0.01 * np.arange(8)[:, None]
     assert two_view_clusters(patterns, places, 2).tolist() == [0] * 4 + [1] * 4
@@ -420,7 +417,7 @@ def test_newcomers_go_to_the_nearest_centroid() -> None:
 def stepped_value(
     clients: list[float], anchor: float, quasi: float, step: float, pull: float
 ) -> float:
-    """Return the one number of the anchor after a step of attention."""
+    """Return the anchor's only number after a step of attention."""
     stacked = {"w": torch.tensor(clients).unsqueeze(1)}
     single = ({"w": torch.tensor([value])} for value in (anchor, quasi))
     return attended(stacked, *single, step, pull)["w"].item()
@@ -430,7 +427,7 @@ def test_one_tensor_by_hand() -> None:
     """α = softmax(1, 3) = (0.1192, 0.8808), ω = 1: 0.1192 + 3·0.8808 + 0.2·2."""
     assert stepped_value([1.0, 3.0], 0.0, 2.0, 1.0, 0.2) == pytest.approx(3.1616, abs=1e-4)
     assert stepped_value([1.0, 3.0], 0.0, 2.0, 0.5, 0.2) == pytest.approx(3.1616 / 2, abs=1e-4)
-    # Equal models without pull are the result; nothing pulls where the anchor is quasi-global.
+    # Equal models without pull are the result, and nothing pulls where the anchor is quasi-global.
     assert stepped_value([3.0, 3.0, 3.0], -1.0, 7.0, 1.0, 0.0) == 3
     assert stepped_value([3.0, 3.0], -1.0, -1.0, 1.0, 0.3) == 3
 

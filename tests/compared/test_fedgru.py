@@ -1,4 +1,4 @@
-"""FedGRU: a client trains its cluster's model; in each cluster it is FedAvg."""
+"""FedGRU: a client trains its cluster's model by FedAvg within the cluster."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_mean_of_some_models_is_a_candidate() -> None:
 
 
 def test_a_client_trains_its_own_clusters_model_and_sends_that() -> None:
-    """As it would with that model alone; the other cluster's stays, bit for bit."""
+    """As it would with that model alone. The other cluster's stays, bit for bit."""
     learner = tiny_learner("fedgru", **TINY)
     before = tiny_cohort(learner).parameters
     losses, _, after = train(learner, GUIDANCE)
@@ -276,7 +276,7 @@ MEMBER = StackedGru(2, 3, WindowLayout(close=2, distances=2, horizon=1, period=4
 
 
 def test_its_forecast_is_the_weighted_mean_of_its_members() -> None:
-    """Two clients; what a member of weight 0 says does not matter, not even to the gradient."""
+    """What a member of weight 0 says does not matter to two clients, not even to the gradient."""
     ensemble, draw = Ensemble(MEMBER, 2), torch.Generator().manual_seed(0)
     initial = ensemble.initial_parameters(draw)
     assert set(initial) == {of_member(n, c) for n in member(initial, 0) for c in (0, 1)}

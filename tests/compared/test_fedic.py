@@ -98,7 +98,7 @@ def test_without_steps_it_is_fedavg_over_clients() -> None:
     models = three(strategy)
     averaged, _ = next_model(strategy, models)
     for name, value in averaged.items():
-        mean = sum(sent.samples * sent.arrays[name].astype(np.float64) for sent in models) / 6
+        mean = sum(reply.samples * reply.arrays[name].astype(np.float64) for reply in models) / 6
         np.testing.assert_allclose(value, mean, rtol=1e-5, atol=1e-7)
 
 
@@ -113,7 +113,7 @@ def test_the_student_is_better_than_the_mean_on_the_servers_images() -> None:
 
 
 def test_features_beyond_measure_behind_a_head_of_zeros_do_not_reach_the_gate() -> None:
-    """Its logits are 0 and its parameters small enough; Adam would never forget such features."""
+    """Its logits are 0 and its parameters small enough. Adam would never forget such features."""
     liar = model(server(), 1)
     for name, value in liar.items():
         if "head" in name:
@@ -171,19 +171,19 @@ def test_models_weigh_by_their_scores() -> None:
 
 
 def test_scores_too_small_for_their_sum_still_weigh() -> None:
-    """σ(−2000) is 0 in any float; the other model's score is e² times as small."""
+    """σ(−2000) is 0 in any float, and the other model's score is e² times as small."""
     weights = model_weights(net(a=[-1.0, 0.0], a0=[-2000.0]), LOGITS)[:, 0]
     assert weights.tolist() == pytest.approx([0.1192, 0.8808], abs=1e-4)
 
 
 def test_the_teacher_by_hand() -> None:
-    """z̄ = (1.2758, 0); γ = ½."""
+    """z̄ = (1.2758, 0) and γ = ½."""
     actual = teacher(net(), LOGITS, FEATURES, FINE_TUNED)
     assert actual[0].tolist() == pytest.approx([0.6379, 0.5], abs=1e-4)
 
 
 def test_the_teacher_scales_shifts_and_gates() -> None:
-    """ẑ = (2·1.2758 + 1, −3); the mean feature is (2, 2, 0), so γ = σ(2·½ − 2·1 + 0.5) = 0.3775."""
+    """ẑ = (2·1.2758 + 1, −3). The mean feature is (2, 2, 0), so γ = σ(2·½ − 2·1 + 0.5) = 0.3775."""
     changes = {"g": [2.0, 5.0], "h": [1.0, -3.0], "v": [0.5, -1.0, 9.0], "v0": [0.5]}
     actual = teacher(net(**changes), LOGITS, FEATURES, FINE_TUNED)
     share = 0.37754
@@ -265,7 +265,7 @@ def test_where_data_are_dealt_it_has_those_that_no_client_gets() -> None:
 def test_named_images_get_the_federations_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operator's classes are sorted; the federation's come in another order."""
+    """The operator's classes are sorted, and the federation's come in another order."""
     monkeypatch.setenv(AUXILIARY, write_npz(tmp_path / "own.npz", "123"))
     monkeypatch.setenv(UNLABELLED, write_npz(tmp_path / "more.npz", "79"))
     shape = DataShape((1, 8, 8), ("3", "1", "2"))

@@ -1,6 +1,6 @@
 """FedPCL: the terms of its loss, the head of a client, and the prototypes that the server sends.
 
-What it has in common with FedProto is in test_prototypes.
+Prototypes as in FedProto are tested in test_prototypes.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ def test_the_server_sends_the_mean_or_all_in_the_order_of_names_and_refuses_the_
     for prototypes, expected in (("single", [(a + b) / 2]), ("multiple", [a, b])):
         small = {"data.period": 2, "model.representation-dim": 2, "fedpcl.prototypes": prototypes}
         strategy = server_of("fedpcl", **small)
-        sent = {"b": b, "a": a, "c": huge}
-        round_ = accept(strategy, replies(**{n: {PROTOTYPES: value} for n, value in sent.items()}))
+        arrays = {"b": b, "a": a, "c": huge}
+        clients = {name: {PROTOTYPES: array} for name, array in arrays.items()}
+        round_ = accept(strategy, replies(**clients))
         reason = "its prototype is not used: its length is 2e+37, more than"
         assert refusals(round_)["c"].startswith(reason)
         for server in (strategy, restored(strategy)):
@@ -165,7 +166,7 @@ def test_the_loss_by_hand(weight: float) -> None:
 
 
 def test_clients_answer_by_the_most_similar_of_all_clients_prototypes() -> None:
-    """All images are said to be of class 1; a is tested on classes 0 and 1, b on class 1."""
+    """All images are said to be of class 1, while a is tested on classes 0 and 1, b on class 1."""
     learner = image_learner("fedpcl", **{"fedpcl.inference": "prototypes"})
     received = guidance_of_clients({1: [1.0]}, {1: [0.0, 1.0]})
     metrics = learner.evaluate(image_cohort(learner), received)
@@ -176,15 +177,15 @@ def test_a_class_that_nobody_has_now_keeps_its_last_mean() -> None:
     strategy = class_server("fedpcl", {})
     accept(strategy, class_replies(CLASS_PROTOTYPES, {"a": {0: [1, 0], 2: [4, 0]}}))
     accept(strategy, class_replies(CLASS_PROTOTYPES, {"c": {0: [5, 0]}}))
-    sent = guidance(strategy)
-    assert sent.classes == [0, 2]
-    np.testing.assert_array_equal(sent.arrays[CLASS_PROTOTYPES], [[5, 0], [4, 0]])
+    advice = guidance(strategy)
+    assert advice.classes == [0, 2]
+    np.testing.assert_array_equal(advice.arrays[CLASS_PROTOTYPES], [[5, 0], [4, 0]])
 
 
 def test_or_everyone_gets_those_of_every_client_of_the_round_in_the_order_of_names() -> None:
     strategy = class_server("fedpcl", {}, **MULTIPLE)
-    sent = {"b": {2: [0, 2]}, "a": {0: [1, 0], 2: [4, 0]}}
-    accept(strategy, class_replies(CLASS_PROTOTYPES, sent))
+    prototypes = {"b": {2: [0, 2]}, "a": {0: [1, 0], 2: [4, 0]}}
+    accept(strategy, class_replies(CLASS_PROTOTYPES, prototypes))
     expected = [[[1, 0], [0, 0], [4, 0]], [[0, 0], [0, 0], [0, 2]]]
     for server in (strategy, restored(strategy)):
         np.testing.assert_array_equal(guidance(server).arrays[GLOBAL_PROTOTYPES], expected)
@@ -194,8 +195,8 @@ def test_or_everyone_gets_those_of_every_client_of_the_round_in_the_order_of_nam
 def test_prototypes_come_to_an_evaluation_that_needs_them(inference: str) -> None:
     strategy = class_server("fedpcl", **{"fedpcl.inference": inference})
     accept(strategy, class_replies(CLASS_PROTOTYPES, {"a": {0: [1, 0]}}))
-    sent = strategy.guide_evaluation([], Round(1))
-    assert (CLASS_PROTOTYPES in sent.arrays) == (inference == "prototypes")
+    advice = strategy.guide_evaluation([], Round(1))
+    assert (CLASS_PROTOTYPES in advice.arrays) == (inference == "prototypes")
 
 
 def test_what_the_declaration_says() -> None:
@@ -226,7 +227,7 @@ EYE = torch.eye(2).unsqueeze(0)
 
 
 def test_prototype_contrast_by_hand() -> None:
-    """Two phases at right angles, τ = 1: −log(e / (e + 1)); with the rows swapped 1 more."""
+    """Two phases at right angles, τ = 1: −log(e / (e + 1)), with the rows swapped 1 more."""
     swapped = EYE.flip(1)
     aligned, crossed = math.log(1 + math.e) - 1, math.log(1 + math.e)
     assert prototype_contrast(EYE, EYE, 1.0).item() == pytest.approx(aligned)  # 0.31326
@@ -250,8 +251,8 @@ def test_prototype_contrast_is_cross_entropy_of_cosines() -> None:
 
 
 def test_class_contrast_by_hand() -> None:
-    """Samples e₁, e₂ and e₁ of classes 0, 1 and 2; the prototypes of classes 0 and 1 are e₁ and e₂.
-    For client 0 both exist, so its samples of classes 0 and 1 have log(1 + e⁻¹) each; client 1
+    """Samples e₁, e₂ and e₁ of classes 0, 1 and 2. The prototypes of classes 0 and 1 are e₁ and e₂.
+    For client 0 both exist, so its samples of classes 0 and 1 have log(1 + e⁻¹) each. Client 1
     has a single class and no other to contrast with, log 1 = 0. No set has class 2: 0."""
     representation = torch.stack([torch.tensor([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]])] * 2)
     labels, present = torch.tensor([[0, 1, 2], [0, 1, 2]]), torch.tensor([[1.0] * 3, [1.0, 0, 0]])
@@ -262,7 +263,7 @@ def test_class_contrast_by_hand() -> None:
 
     single = class_contrast(representation, labels, present, first[None], first_two[None], 1.0)
     torch.testing.assert_close(single, torch.tensor([2 * aligned / 3, aligned]))
-    # Both sets have class 0, and their mean counts; only the first has class 1.
+    # Both sets have class 0, and their mean counts. Only the first has class 1.
     sets, has_prototype = torch.stack([first, second]), torch.stack([first_two, only_first])
     multiple = class_contrast(representation, labels, present, sets, has_prototype, 1.0)
     torch.testing.assert_close(multiple, torch.tensor([1.5 * aligned / 3, aligned / 2]))

@@ -1,6 +1,6 @@
 """FedTGP: how a client is evaluated, and what the server learns of the prototypes.
 
-What it has in common with FedProto is in test_prototypes.
+Prototypes as in FedProto are tested in test_prototypes.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def test_it_sends_the_prototypes_of_classes_that_somebody_has() -> None:
     strategy = server()
     assert guidance(strategy) == Guidance()
     round_ = accept(strategy, class_replies(PROTOTYPES, HONEST))
-    sent = guidance(strategy)
-    assert sent.classes == [0, 1]
+    advice = guidance(strategy)
+    assert advice.classes == [0, 1]
     artefact = strategy.findings()[PROTOTYPES]
-    assert np.array_equal(artefact["prototypes"], sent.arrays[PROTOTYPES])
+    assert np.array_equal(artefact["prototypes"], advice.arrays[PROTOTYPES])
     assert artefact["names"].tolist() == ["ant", "bee"]
     wide = np.hypot(4 / 3 + 1, 5 / 3 - 1)  # of (4/3, 5/3) and (−1, 1)
     assert round_.figures["margin"] == pytest.approx(wide)
@@ -174,14 +174,14 @@ def test_training_is_torchs_sgd() -> None:
 
 
 def test_an_equal_prototype_has_a_gradient() -> None:
-    """Where the distance is 0 its slope is none; 0 is taken, not NaN."""
+    """Where the distance is 0 it has no slope, and 0 is taken, not NaN."""
     prototypes = torch.tensor([[1.0, 0.0], [0.0, 2.0]], requires_grad=True)
     contrastive_loss(prototypes, prototypes.detach()[:1], torch.tensor([0]), 1.0).backward()
     assert bool(prototypes.grad.isfinite().all())
 
 
 def test_the_pull_is_the_mean_over_images_also_those_without_a_prototype() -> None:
-    """Squares 1, 4 → 2.5 of class 0; class 1 is not known; the padded image does not count."""
+    """Squares 1, 4 → 2.5 of class 0. Class 1 is unknown and the padded image does not count."""
     representation = torch.tensor([[[1.0, 2.0], [9.0, 9.0], [7.0, 7.0]]], requires_grad=True)
     labels, present = torch.tensor([[0, 1, 0]]), torch.tensor([[1.0, 1.0, 0.0]])
     prototypes, has_prototype = torch.zeros(2, 2), torch.tensor([True, False])

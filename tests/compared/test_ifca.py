@@ -150,7 +150,7 @@ def heads(strategy: ClusteredHeadStrategy) -> list[list[float]]:
 
 def test_everyone_sees_the_same_random_start() -> None:
     played = play(ifca("ab", "cd"), 1, HEADS, chosen=BY_GROUP)
-    shown = [sent.arrays["clusters"] for sent in played.train.values()]
+    shown = [guidance.arrays["clusters"] for guidance in played.train.values()]
     assert shown[0].shape == (2, 1, 2)
     np.testing.assert_array_equal(shown[0], shown[1])
     assert np.unique(shown[0]).size == 4
@@ -223,7 +223,7 @@ def test_who_does_not_answer_neither_counts_nor_gets_a_head() -> None:
 
 
 def test_who_left_does_not_count_until_the_return() -> None:
-    """a and b are in one cluster but belong apart; without them the others are right."""
+    """a and b are in one cluster but belong apart. Without them the rest is right."""
     strategy = ifca("ab", "cd", groups={**PAIRS, "b": "south"})
     play(strategy, 1, HEADS, chosen=BY_GROUP)
     assert strategy.federation.history.log.figures["rand_index"] == 5 / 6

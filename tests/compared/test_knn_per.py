@@ -138,7 +138,7 @@ def test_numbers_for_sequences_are_remembered_on_the_scale_that_models_learn() -
 # --- the memory -----------------------------------------------------------------------------------
 
 
-# One client remembers 0, 1 and 3, another 10 alone; both are asked at 1.25.
+# One client remembers 0, 1 and 3, another 10 alone, and both predict at 1.25.
 MEMORY = torch.tensor([[[0.0], [1.0], [3.0]], [[10.0], [0.0], [0.0]]])
 COUNTS = torch.tensor([3, 1])
 QUERY = torch.tensor([[[1.25]], [[1.25]]])
@@ -153,7 +153,7 @@ def test_the_nearest_of_what_each_client_remembers() -> None:
 
 
 def test_a_neighbour_counts_by_its_distance() -> None:
-    """Weights e⁻¹ᐟ⁴ and e⁻⁵ᐟ⁴, of one in all 1 / (1 + e⁻¹); the third is beyond k = 2."""
+    """Weights e⁻¹ᐟ⁴ and e⁻⁵ᐟ⁴, shares 1 / (1 + e⁻¹) and the rest. The third is beyond k = 2."""
     distances, places = nearest(QUERY, MEMORY, COUNTS, 3)
     weights = kernel_weights(distances, torch.tensor([2, 2]))
     first = 1 / (1 + math.exp(-1))

@@ -28,7 +28,7 @@ def test_inner_steps_by_hand(steps: int, theta: float) -> None:
 
 
 def test_many_steps_end_at_the_minimum_of_the_envelope() -> None:
-    """θ* = (a + λ·w)/(1 + λ): 1/16 from w = 0; w then moves by η·λ·θ* = 0.01·15/16."""
+    """θ* = (a + λ·w)/(1 + λ) is 1/16 from w = 0, and w then moves by η·λ·θ* = 0.01·15/16."""
     learner = learner_of(PFedMeLearner, section(inner_steps=200), 0.05)
     cohort = after_a_round(learner, [1.0])
     torch.testing.assert_close(cohort.parameters[THETA], torch.tensor([[0.0625]]))

@@ -7,7 +7,7 @@ import torch
 
 from fedproto_app.maths.class_prototypes import class_means, moving_average, nearest_prototype
 
-# Client 0 has two images of class 0 and one of class 2, client 1 three of class 1; its fourth
+# Client 0 has two images of class 0 and one of class 2, client 1 three of class 1. The fourth
 # row is padding. Nobody has class 3.
 EMBEDDED = torch.tensor(
     [

@@ -77,7 +77,7 @@ def test_equal_heads_have_no_deviation_to_compare(heads: NDArray[np.float64]) ->
 def test_similarity_is_symmetric_bounded_and_one_on_the_diagonal_over_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Seven rows a block and 30 clients; heads of tiny and huge length, some of them parallel."""
+    """Seven rows a block and 30 clients, heads of tiny and huge length, some of them parallel."""
     monkeypatch.setattr(clustering, "BLOCK", 7)
     heads = grouped_heads([10, 10, 10])
     heads[3], heads[20] = heads[11] * 1e15, heads[11] * -1e-15
@@ -92,7 +92,7 @@ def test_similarity_is_symmetric_bounded_and_one_on_the_diagonal_over_blocks(
 
 
 def test_merges_follow_the_average_of_the_similarities() -> None:
-    """0-2 merge first, then 1-3; 4 joins them at the average of 0.7 and 0.6 last."""
+    """0-2 merge first, then 1-3, and 4 joins them at the average of 0.7 and 0.6 last."""
     assert agglomerate(TWO_GROUPS, 4).tolist() == [0, 1, 0, 2, 3]
     assert agglomerate(TWO_GROUPS, 3).tolist() == [0, 1, 0, 1, 2]
     assert agglomerate(TWO_GROUPS, 2).tolist() == [0, 1, 0, 1, 1]
@@ -195,7 +195,7 @@ def test_closeness_is_not_ruled_by_one_that_is_far_away() -> None:
 
 
 def symmetric(clients: int, seed: int, levels: int | None = None) -> NDArray[np.float32]:
-    """Random similarities; of so many levels, so that many are equal."""
+    """Random similarities of so many levels, so that many are equal."""
     draw = np.random.default_rng(seed).uniform(-1, 1, (clients, clients)).astype(np.float32)
     upper = np.triu(np.round(draw * levels) / levels if levels else draw, 1).astype(np.float32)
     return upper + upper.T + np.eye(clients, dtype=np.float32)
@@ -206,14 +206,14 @@ def test_clusters_are_those_of_scipys_average_linkage(levels: int | None) -> Non
     """Also where distances are equal, and the order of the merges decides."""
     similar = symmetric(40, 7, levels)
     apart = (1 - similar).astype(np.float64)
-    left = {client: frozenset([client]) for client in range(40)}
+    groups = {client: frozenset([client]) for client in range(40)}
     for number, (first, second, *_) in enumerate(
         linkage(squareform(apart, checks=False), "average")
     ):
-        left[40 + number] = left.pop(int(first)) | left.pop(int(second))
-        labels = agglomerate(similar, len(left))
-        groups = [np.flatnonzero(labels == label).tolist() for label in range(len(left))]
-        assert set(map(frozenset, groups)) == set(left.values())
+        groups[40 + number] = groups.pop(int(first)) | groups.pop(int(second))
+        labels = agglomerate(similar, len(groups))
+        clusters = [np.flatnonzero(labels == label).tolist() for label in range(len(groups))]
+        assert set(map(frozenset, clusters)) == set(groups.values())
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
@@ -243,7 +243,7 @@ def match(previous: list[int], current: list[int], clusters: int) -> list[int]:
         # A new cluster takes a number that no client had in the last round …
         ([0, 0, 2, 2, 2, -1], [0, 0, 1, 1, 2, 2], 5, [0, 0, 2, 2, 1, 1]),
         ([0, 0, 1, 1, -1], [0, 0, 0, 0, 1], 3, [0, 0, 0, 0, 2]),
-        # … and if all are taken, that of a cluster which ended.
+        # … and if all are taken, the number of a cluster which ended.
         ([0, 0, 1, 1, -1], [0, 0, 0, 0, 1], 2, [0, 0, 0, 0, 1]),
         ([0, 1], [-1, -1], 2, [-1, -1]),
         ([], [], 2, []),

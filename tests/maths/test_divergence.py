@@ -1,4 +1,4 @@
-"""Divergences against scipy and by hand; reuse is bitwise; contrast prototypes by hand."""
+"""Divergences against scipy and by hand, bitwise reuse, contrast prototypes by hand."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def test_pieces_of_a_prototype_only_round_differently(monkeypatch: pytest.Monkey
 
 def test_divergences_from_others_are_those_of_all_pairs() -> None:
     prototypes = random_prototypes(50, 3, 7)
-    every = pairwise_divergence(prototypes)
-    assert torch.equal(divergence_from(prototypes[:37], prototypes[37:]), every[:37, 37:])
+    matrix = pairwise_divergence(prototypes)
+    assert torch.equal(divergence_from(prototypes[:37], prototypes[37:]), matrix[:37, 37:])
 
 
 def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,9 +172,9 @@ def test_update_computes_only_the_changed_rows_and_columns(old_clients: int) -> 
     ("old_clients", "changed"), [(2, [0]), (2, [3, 4]), (2, [-1, 2, 3]), (2, []), (5, [0])]
 )
 def test_update_refuses_missing_and_unknown_clients(old_clients: int, changed: list[int]) -> None:
-    """Of four clients; there were five before in the last case."""
-    wanted = rf"lie in 0 \.\.\. 3 and hold every client from {old_clients} on"
-    with pytest.raises(ValueError, match=wanted):
+    """Four clients, and five before in the last case."""
+    message = rf"lie in 0 \.\.\. 3 and hold every client from {old_clients} on"
+    with pytest.raises(ValueError, match=message):
         update_divergence(
             torch.zeros(old_clients, old_clients), random_prototypes(4, 3, 8), changed
         )
@@ -265,7 +265,7 @@ def test_blocks_of_contrast_prototypes_only_round_differently(
 
 
 def test_random_partners_by_hand() -> None:
-    """THREE at β = 0.2 has PC of 3, 2 and 2; on the circle 1 and 2 are neighbours across 0."""
+    """THREE at β = 0.2 has PC of 3, 2 and 2, and on the circle 1 and 2 are neighbours across 0."""
     prototypes = torch.tensor([[[1.0, 10.0]], [[3.0, 20.0]], [[5.0, 60.0]]])
     places = torch.tensor([0.3, 0.05, 0.95])
     positive, negative, has_negative = contrast_prototypes(

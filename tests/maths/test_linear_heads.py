@@ -47,7 +47,7 @@ def noise(
         ([-1, 1], [0, 1], 1.0, [4 / 5, 0]),
         ([-1, 1], [0, 1], 0.25, [1 / 2, 0]),
         ([-1, 1], [0, 1], 10.0, [40 / 41, 0]),
-        # At 0, two of class 1: b·(1 + 6·penalty) = 2·penalty; a bias without penalty would be 1/3.
+        # At 0, two of class 1: b·(1 + 6·penalty) = 2·penalty. A bias without penalty would be 1/3.
         ([0, 0, 0], [0, 1, 1], 1.0, [0, 2 / 7]),
         ([0, 0, 0], [0, 1, 1], 0.5, [0, 1 / 4]),
         ([0, 0, 0], [0, 1, 1], 100.0, [0, 200 / 601]),
@@ -80,7 +80,7 @@ def test_an_only_class_says_yes_to_all(rows: int) -> None:
 def liblinear(
     vectors: NDArray[np.float32], labels: NDArray[np.generic], penalty: float
 ) -> NDArray[np.float64]:
-    """scikit-learn's head of the classes that there are; of two it keeps the second's alone."""
+    """scikit-learn's head of the present classes, of which two keep the second's row alone."""
     machine = LinearSVC(C=penalty, random_state=0, max_iter=1_000_000, tol=1e-8)
     machine.fit(vectors.astype(np.float64), labels)
     weights = np.concatenate([machine.coef_, machine.intercept_[:, None]], axis=1)
@@ -148,7 +148,7 @@ def test_ridge_solves_its_normal_equations(rows: int, columns: int, penalty: flo
 
 
 def test_ridge_by_hand() -> None:
-    """Points (∓1, 3 ∓ 2): ½w² + 2·(2 − w)² is least at w = 8/5; b is their mean, untouched."""
+    """Points (∓1, 3 ∓ 2): ½w² + 2·(2 − w)² is least at w = 8/5, and b is their mean, untouched."""
     head = fit_regressor(column(-1, 1), np.array([1.0, 5.0]), 1.0)
     np.testing.assert_allclose(head, [[8 / 5, 3]], rtol=1e-6)
     # Of one vector, alone or repeated, it is the mean.
@@ -163,7 +163,7 @@ VECTORS = np.array([[1, 1], [2, -1]], dtype=np.float32)
 
 
 def test_scores_and_losses_by_hand() -> None:
-    """Gaps of vector 1, of class 0: 1 − 2 < 0, 1 − 0.5, 0; of vector 2, of class 2:
+    """Gaps of vector 1, of class 0: 1 − 2 < 0, 1 − 0.5, 0. Of vector 2, of class 2:
     1 − 1 = 0, 1 + 1.5, 1 + 1."""
     assert scores(HEAD, VECTORS).tolist() == [[2, -0.5, -1], [-1, 1.5, -1]]
     assert classifier_loss(HEAD, VECTORS[:1], labels_of(0)) == 0.25

@@ -133,7 +133,7 @@ def test_smoothing_keeps_the_other_optimisers_state_and_the_gradients() -> None:
 
 
 def test_a_renewed_client_goes_on_as_with_a_fresh_optimiser() -> None:
-    """Client 1 of three is renewed after two steps; the others keep their moments and counts."""
+    """Client 1 of three is renewed after two steps, the rest keep their moments and counts."""
     generator = torch.Generator().manual_seed(0)
     gradients = [{"w": torch.randn(3, 4, generator=generator)} for _ in range(4)]
     old, renewed = {"w": torch.zeros(3, 4)}, {"w": torch.zeros(3, 4)}
@@ -155,7 +155,7 @@ def test_a_renewed_client_goes_on_as_with_a_fresh_optimiser() -> None:
 
 
 def test_scaled_steps_are_those_of_a_scaled_learning_rate() -> None:
-    """By 3 for one parameter of Adam and of SGD; a client that sits out is not moved."""
+    """By 3 for one parameter of Adam and of SGD, and a client that sits out is not moved."""
     generator = torch.Generator().manual_seed(0)
     start = {name: torch.randn(2, 3, generator=generator) for name in ("w", "filter")}
 

@@ -196,7 +196,7 @@ def test_a_sample_adds_no_more_to_regressions_sums_than_its_bound(seed: int, cli
 
 
 def test_what_may_be_noise_alone_is_raised_to_the_noise() -> None:
-    """Eigenvalues 100 and 1 of two entries; noise of 1 has eigenvalues up to 2·√2 = 2.83."""
+    """Eigenvalues 100 and 1 of two entries. Noise of 1 has eigenvalues up to 2·√2 = 2.83."""
     turned = torch.tensor([[0.6, -0.8], [0.8, 0.6]]).double()
     gram = turned @ torch.diag(torch.tensor([100.0, 1.0]).double()) @ turned.T
     values = torch.linalg.eigvalsh(definite(gram, 1.0))

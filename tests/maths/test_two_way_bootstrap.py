@@ -38,7 +38,7 @@ def test_a_client_without_an_error_is_infinitely_worse() -> None:
 
 
 def test_a_client_counts_only_on_its_days() -> None:
-    """The first client has values on day 1 only, the second on day 2 only; both halve the error."""
+    """The first client has values on day 1 only, the second on day 2 only. Both halve the error."""
     rival = np.array([[1.0, 0.0], [0.0, 1.0]])
     assert median_ratio_interval(rival / 2, rival) == pytest.approx((0.5, 1.0))
 
@@ -47,6 +47,6 @@ def test_many_clients_are_judged_in_parts_with_the_same_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     errors, rival = made_errors(np.random.default_rng(0), 9, 8, 0.3)
-    whole = median_ratio_interval(errors, rival)
+    interval = median_ratio_interval(errors, rival)
     monkeypatch.setattr("fedproto_app.maths.two_way_bootstrap._AT_ONCE", 9 * 7)
-    assert median_ratio_interval(errors, rival) == whole
+    assert median_ratio_interval(errors, rival) == interval

@@ -73,7 +73,7 @@ def causal_features(parameters: dict[str, Tensor], prefix: str, inputs: Tensor) 
 
 
 def clients_parameters(clients: int, dimensions: int) -> dict[str, Tensor]:
-    """Stacked, in double precision; scales moved off the norms, so that they have a part."""
+    """Stacked, in double precision, with scales moved off the norms, so that they have a part."""
     all_parameters = []
     for k in range(clients):
         generator = seeded(k)
@@ -85,7 +85,7 @@ def clients_parameters(clients: int, dimensions: int) -> dict[str, Tensor]:
     return stacked(all_parameters, "encoder.", torch.float64)
 
 
-# The dilations are 1, 2, 4, 8; with 5 dimensions the first block needs no residual convolution.
+# The dilations are 1, 2, 4, 8. With 5 dimensions the first block needs no residual convolution.
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     ("steps", "dimensions"), [(1, 3), (2, 1), (3, 5), (9, 2), (17, 3), (40, 8)]
@@ -114,7 +114,7 @@ def test_all_clients_at_once_as_on_a_gpu_equal_the_loop() -> None:
 
 
 def test_torch_draws_the_same_distribution() -> None:
-    """Bounds of `nn.Conv1d` and `nn.Linear`, scales equal to norms; and the paper's sizes."""
+    """Bounds of `nn.Conv1d` and `nn.Linear`, scales equal to norms, and the paper's sizes."""
     parameters = causal_cnn_parameters(3, PAPER, seeded())
     bounds = {
         "blocks.0.first.": 9,

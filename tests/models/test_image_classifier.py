@@ -33,7 +33,7 @@ Encoder = Callable[[dict[str, Tensor], str, Tensor], Tensor]
 
 
 def clients_parameters(clients: int, draw: Draw) -> dict[str, Tensor]:
-    """Stacked; scales and shifts moved off 1 and 0, so that a mix-up of clients shows."""
+    """Stacked, with scales and shifts moved off 1 and 0, so that a mix-up of clients shows."""
     all_parameters = []
     for k in range(clients):
         generator = seeded(k)

@@ -1,4 +1,4 @@
-"""A user's module as the model: by hand, alone and in a cohort; and every reason against one."""
+"""A user's module as the model: by hand, alone and in a cohort, and every reason against it."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ def test_parts_have_the_tasks_names_and_the_true_width() -> None:
     }
     assert task.representation_dim == 8
     assert task.model.splits
-    whole = task_with("whole_perceptron")  # without the two children, all is the encoder
-    assert set(whole.initial_parameters()) == {
+    undivided = task_with("whole_perceptron")  # without the two children, all is the encoder
+    assert set(undivided.initial_parameters()) == {
         f"encoder.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")
     }
-    assert not whole.model.splits
+    assert not undivided.model.splits
 
 
 def test_the_runs_seed_alone_decides_the_start() -> None:

@@ -35,7 +35,7 @@ def stacked_clients(
 @pytest.mark.parametrize("steps", [1, 2, 7])
 @pytest.mark.parametrize("clients", [1, 3])
 def test_every_client_gets_torchs_lstm_of_its_packed_sequences(clients: int, steps: int) -> None:
-    """States and gradients; the lengths differ, and no sequence of the first client is longest."""
+    """States and gradients. The lengths differ, and no sequence of the first client is longest."""
     parameters, inputs = stacked_clients(clients, steps)
     lengths = torch.randint(1, steps + 1, (clients, ROWS), generator=seeded(1))
     lengths[0].clamp_(max=max(1, steps - 1))
@@ -84,7 +84,7 @@ def test_what_stands_after_the_end_changes_nothing(padding: float) -> None:
 
 
 def test_one_step_by_hand() -> None:
-    """From state 0: σ(o)·tanh(σ(i)·tanh(g)); the forget gate and weight_hh have no part."""
+    """From state 0: σ(o)·tanh(σ(i)·tanh(g)). The forget gate and weight_hh have no part."""
     gates = {"i": 1.0, "f": 99.0, "g": -2.0, "o": 0.5}
     parameters = {
         "weight_ih": torch.tensor([[list(gates.values())]]),

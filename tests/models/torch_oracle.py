@@ -43,7 +43,7 @@ def require_torchs(
     close: Close = torch.testing.assert_close,
     gradients_close: Close | None = None,
 ) -> None:
-    """Compare outputs and gradients with those of torch's module, client by client.
+    """Compare outputs and gradients with torch's module, client by client.
 
     outputs: computed from the inputs and parameters, which are leaves with a first axis of clients.
     torchs: the module's parameters in the same order. call: gives a client's outputs.
@@ -55,23 +55,23 @@ def require_torchs(
     )
     for k, client_inputs in enumerate(inputs):
         module = make_module().to(inputs.dtype)
-        theirs = list(torchs(module))
+        expected_parameters = list(torchs(module))
         with torch.no_grad():
-            for parameter, value in zip(theirs, parameters, strict=True):
+            for parameter, value in zip(expected_parameters, parameters, strict=True):
                 parameter.copy_(as_torch(value[k], parameter))
         leaf = client_inputs.detach().requires_grad_()
         expected = call(module, leaf, k)
         expected.backward(upstream[k])
         close(outputs[k], expected)
         compare(of_inputs[k], leaf.grad)
-        for gradient, parameter in zip(gradients, theirs, strict=True):
+        for gradient, parameter in zip(gradients, expected_parameters, strict=True):
             compare(as_torch(gradient[k], parameter), parameter.grad)
 
 
 def require_close_in_bfloat16(
     encode: Callable[[], Tensor], parameters: dict[str, Tensor], bound: float
 ) -> None:
-    """Compare the outputs under autocast with exact ones; gradients must stay float32."""
+    """Compare the outputs under autocast with exact outputs. Gradients must stay float32."""
     exact = encode()
     with torch.autocast("cpu", torch.bfloat16):
         rough = encode()

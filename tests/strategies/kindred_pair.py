@@ -29,7 +29,7 @@ PERIOD, CLOSE, FEATURES = 4, 2, 6
 
 
 def tiny_series() -> dict[str, Floats]:
-    """Waves of one period with noise, two early and two late in the day; of one a value lacks."""
+    """Waves of one period with noise, two early and two late in the day. A value of one lacks."""
     rng, hours = np.random.default_rng(0), np.arange(100)
     series = {
         name: np.sin(hours * np.pi / 2 + (number > 1) * 1.5) + rng.normal(0, 0.4, len(hours))
@@ -158,7 +158,7 @@ def _error(phi: Floats, residuals: Floats, mask: Any, fit: Floats) -> float:
 
 
 def _trained(means: Any, phi: Floats, residuals: Floats, mask: Any, fit: Floats) -> float:
-    """Return the mean training error over the steps; check it directly if no target is missing."""
+    """Return the mean training error over the steps, checked directly if no target is missing."""
     squares = (residuals**2 * mask).sum(axis=0) / mask.sum(axis=0)
     steps = np.diag(fit.T @ means[0] @ fit - 2 * fit.T @ means[1]) + squares
     if mask.all():

@@ -40,7 +40,7 @@ def one_node(
 ) -> Federation:
     """The federation when its node has named its clients: those that have `class_counts`, or
     `NAMES` and one called "late"."""
-    # Flower's processes set this before an app runs; Message needs it.
+    # Flower's processes set this before an app runs, because Message needs it.
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     federation = Federation(settings, "run", "token")
     federation.members.expect([], shape)

@@ -154,8 +154,8 @@ def test_everyone_gets_the_sums_over_all(analytic: AnalyticStrategy) -> None:
     # 4 · (1 + 0.25), 4 · (1 + 0.5), 4 · 2
     assert sums_over_clients["gram"].tolist() == [[5, 0, 6, 0, 0, 8]]
     assert sums_over_clients["moment"].tolist() == [[5, 0, 6]]
-    sent = evaluation(restored(analytic)).arrays
-    np.testing.assert_array_equal(sent["gram"], sums_over_clients["gram"])
+    after = evaluation(restored(analytic)).arrays
+    np.testing.assert_array_equal(after["gram"], sums_over_clients["gram"])
 
 
 def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> None:
@@ -173,7 +173,7 @@ def test_sums_that_cannot_be_true_are_refused(analytic: AnalyticStrategy) -> Non
 
 
 def test_a_fit_that_misleads_most_of_five_clients_is_refused(analytic: AnalyticStrategy) -> None:
-    """All but the last say y = x; it says y = −x, so it is twice as far away as y = 0."""
+    """All but the last say y = x. It says y = −x, so it is twice as far away as y = 0."""
     opposite = {**sums_of(1.0), "moment": -sums_of(1.0)["moment"]}
     assert analytic.outliers(replies(a=sums_of(1.0), b=sums_of(1.0), c=opposite)) == {}  # too few
     accept(analytic, replies(a=sums_of(1.0), b=sums_of(1.0), c=sums_of(1.0)))
@@ -189,7 +189,7 @@ def test_a_fit_that_misleads_most_of_five_clients_is_refused(analytic: AnalyticS
 def test_a_rule_leaves_out_sums_that_suit_nobody_and_levels_the_others(
     rule: str, accepted: str
 ) -> None:
-    """a and b say y = x, of 2 and of 4 samples alike; c says y = −x. One of three is too many."""
+    """a and b say y = x, of 2 and of 4 samples alike. c says y = −x. One of three is too many."""
     changes = {"aggregation.rule": rule, "aggregation.hostile-share": 0.4}
     strategy = server_of("analytic", **REGRESSORS, **changes)
     half = {name: array / 2 for name, array in sums_of(1.0).items()}

@@ -13,7 +13,7 @@ from tests.helpers.tiny_images import image_cohort, image_learner
 
 
 def test_the_gradients_are_the_papers() -> None:
-    """∇_w from f(w) alone; ∇_v = α·∇f(v̄); ∇_α = ⟨v − w, ∇f(v̄)⟩."""
+    """∇_w from f(w) alone, ∇_v = α·∇f(v̄), ∇_α = ⟨v − w, ∇f(v̄)⟩."""
     apfl = tiny_learner("apfl", **{"apfl.alpha": 0.25})
     cohort = tiny_cohort(apfl)
     generator = torch.Generator().manual_seed(1)

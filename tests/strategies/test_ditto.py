@@ -64,7 +64,7 @@ def alone(method: str, phase: str, epochs: int) -> AnyLearner:
 
 def test_the_personal_terms_and_their_gradient_by_hand() -> None:
     """The sent model is 1 below client a's n values of v and 3 below b's: λ/2 · n and λ/2 · 9n, and
-    a pull of λ and of 3λ back; w has no part."""
+    a pull of λ and of 3λ back. w has no part."""
     ditto = ditto_learner(0.5)
     cohort = tiny_cohort(ditto)
     moved = torch.tensor([0.0, 2.0])

@@ -1,4 +1,4 @@
-"""FedProto: the loss by hand, and what it does; see test_prototypes for what is sent."""
+"""FedProto: the loss by hand, and what it does. What is sent is in test_prototypes."""
 
 from __future__ import annotations
 

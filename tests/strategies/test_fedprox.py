@@ -19,8 +19,8 @@ def test_the_term_and_its_gradient_by_hand() -> None:
         name: (value + moved.view(-1, *[1] * (value.dim() - 1))).requires_grad_()
         for name, value in cohort.parameters.items()
     }
-    sent = {name: value - np.float32(1) for name, value in global_model(fedprox).items()}
-    context = fedprox.context(Guidance(sent), cohort)
+    received = {name: value - np.float32(1) for name, value in global_model(fedprox).items()}
+    context = fedprox.context(Guidance(received), cohort)
     terms = fedprox.loss(parameters, tiny_batches(fedprox, cohort)[0], context)
     assert set(terms) == {"prediction", "proximal"}
     size = sum(value[0].numel() for value in parameters.values())

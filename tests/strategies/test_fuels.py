@@ -1,4 +1,4 @@
-"""FUELS: the losses, ablations and prototypes of a client; who gets which PR and NR."""
+"""FUELS: the losses, ablations and prototypes of a client, and who gets which PR and NR."""
 
 from __future__ import annotations
 
@@ -282,17 +282,17 @@ SHARE = {"aggregation.hostile-share": 0.4}
 
 
 def test_guidance_by_hand() -> None:
-    """a and b are alike, c differs from both; rows are in the order of the clients asked for."""
+    """a and b are alike, c differs from both. Rows are in the order of the clients asked for."""
     fuels = strategy(**{"fuels.beta": 40})
     report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
-    sent, mean = guidance(fuels, "c", "a"), np.mean([ALIKE_A, ALIKE_B], axis=0)
-    assert sent.clients == ["c", "a"]
-    np.testing.assert_allclose(sent.arrays["positive"], [UNLIKE, mean], rtol=1e-6)
-    np.testing.assert_allclose(sent.arrays["negative"], [mean, UNLIKE], rtol=1e-6)
+    advice, mean = guidance(fuels, "c", "a"), np.mean([ALIKE_A, ALIKE_B], axis=0)
+    assert advice.clients == ["c", "a"]
+    np.testing.assert_allclose(advice.arrays["positive"], [UNLIKE, mean], rtol=1e-6)
+    np.testing.assert_allclose(advice.arrays["negative"], [mean, UNLIKE], rtol=1e-6)
 
 
 def test_without_negatives_there_is_no_guidance() -> None:
-    """β is above ln 2; as a percentile it would tell c from a and b."""
+    """β is above ln 2. As a percentile it would separate c from a and b."""
     fuels = strategy(**{"fuels.threshold": "absolute", "fuels.beta": 0.7})
     report(fuels, {"a": ALIKE_A, "b": ALIKE_B, "c": UNLIKE})
     guidance_sent = guidance(fuels, "a", "b", "c")
@@ -420,7 +420,7 @@ def test_cosine_ignores_length() -> None:
 @pytest.mark.parametrize(
     ("weight", "negatives", "expected"),
     [
-        # SM = [[e, 1], [1, e]] at τ = 1; Z = SM; loss = −log(e / (e + e + 1)).
+        # SM = Z = [[e, 1], [1, e]] at τ = 1, loss = −log(e / (e + e + 1)).
         ([[1.0, 1.0], [1.0, 1.0]], "filtered", -math.log(math.e / (2 * math.e + 1))),
         # Row 0: its diagonal is filtered out (W < 0), the other weighs 0.5: −log(e / (e + 0.5·1)).
         # Row 1: everything is filtered out: −log(e / e) = 0.
@@ -475,7 +475,7 @@ def test_similarity_negatives_still_teach_the_filter() -> None:
 def test_inter_loss_by_hand() -> None:
     positive = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])
     negative = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
-    # Row 0 is the positive: −log(e / (e + 1)); row 1 is the negative: −log(1 / (1 + e)).
+    # Row 0 is the positive: −log(e / (e + 1)), row 1 is the negative: −log(1 / (1 + e)).
     expected = (math.log(1 + math.exp(-1)) + math.log(1 + math.e)) / 2
     loss = inter_client_loss(EYE, positive, negative, torch.tensor([True]), 1.0)
     assert loss.item() == pytest.approx(expected, rel=1e-6)

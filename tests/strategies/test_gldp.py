@@ -55,7 +55,7 @@ def test_the_head_learns_from_the_representations_that_mu_ended_with() -> None:
 
 
 def test_local_prototypes_over_two_stages() -> None:
-    """Class 0 recurs, 1 does not, 2 is new (GLDP, eq. 9); nothing moves within a stage."""
+    """Class 0 recurs, 1 does not, 2 is new (GLDP, eq. 9). Nothing moves within a stage."""
     gldp = image_learner(**{"gldp.memory": 0.25})
     cohort = image_cohort(gldp)
     train(gldp, cohort, guidance_with(gldp))
@@ -171,13 +171,13 @@ def test_before_the_first_aggregation_there_are_no_global_prototypes() -> None:
 
 
 def test_new_recurring_and_absent_classes_over_two_rounds() -> None:
-    """C̃ ← 0.25·C̃ + 0.75·mean for class 0; class 1, whom nobody has now, stays; class 2 is new."""
+    """C̃ ← 0.25·C̃ + 0.75·mean for class 0. Class 1, which nobody has now, stays. Class 2 is new."""
     strategy = class_server("gldp", {}, **{"gldp.memory": 0.25})
     accept(strategy, class_replies(PROTOTYPES, {"a": {0: [4, 8], 1: [5, 5]}}))
     accept(strategy, class_replies(PROTOTYPES, {"c": {2: [7, 7], 0: [8, 0]}}))
-    sent = guidance(strategy)
-    assert sent.classes == [0, 1, 2]
-    assert sent.arrays[PROTOTYPES].tolist() == [[7, 2], [5, 5], [7, 7]]
+    advice = guidance(strategy)
+    assert advice.classes == [0, 1, 2]
+    assert advice.arrays[PROTOTYPES].tolist() == [[7, 2], [5, 5], [7, 7]]
     assert strategy.state()["classes"].tolist() == [0, 1, 2]
     assert strategy.findings()["prototypes"]["names"].tolist() == ["ant", "bee", "cat"]
 

@@ -130,7 +130,7 @@ def test_long_histories_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_prior_that_is_the_truth_is_believed_and_a_lie_is_not() -> None:
-    """y is the value before the newest one; the own samples are few and noisy."""
+    """y is the value before the newest, and a client's samples are few and noisy."""
     learner = tiny_learner("kindred", **{**SMALL, "kindred.features": 0})
     rng = np.random.default_rng(5)
     values = np.tile(rng.normal(size=2), 20) + rng.normal(0, 0.3, 40)
@@ -327,7 +327,7 @@ def test_sharing_says_whose_data_stand_behind_a_client() -> None:
     assert not torch.equal(fits["kin"], fits["random"])
     repeated = KindredPair(**{"kindred.sharing": "random"})
     assert torch.equal(repeated.fitted(series), fits["random"])
-    # Priors with equal weights are the same; priors by similarity belong to other clients.
+    # Priors with equal weights are the same, and priors by similarity belong to other clients.
     kin, random = KindredPair(), repeated
     kin.fitted(series)
     kin_priors, random_priors = kin.priors().arrays["gram"], random.priors().arrays["gram"]
@@ -379,14 +379,15 @@ def test_a_client_takes_its_own_part_out_of_totals(
 
     monkeypatch.setattr(pair.learner, "_fit", fit)
     pair.learner.receive(cohort, pair.priors())
-    own = pair.learner.context(Guidance(), cohort).means
+    means = pair.learner.context(Guidance(), cohort).means
     rows = dict(zip("abcl", range(4), strict=True))
     for client in CLIENTS:
         expected = [of_set[client] for of_set in others_of if client in of_set]
-        for prior, others in zip(received[client], expected, strict=True):
-            chosen = [rows[other] for other in others]
-            torch.testing.assert_close(prior.gram, own.gram[chosen].mean(dim=0), rtol=0, atol=1e-6)
-            expected_moment = own.moment[chosen].mean(dim=0)
+        for prior, lenders in zip(received[client], expected, strict=True):
+            chosen = [rows[lender] for lender in lenders]
+            expected_gram = means.gram[chosen].mean(dim=0)
+            torch.testing.assert_close(prior.gram, expected_gram, rtol=0, atol=1e-6)
+            expected_moment = means.moment[chosen].mean(dim=0)
             torch.testing.assert_close(prior.moment, expected_moment, rtol=0, atol=1e-6)
 
 

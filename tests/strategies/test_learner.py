@@ -29,7 +29,7 @@ def test_a_window_of_1_is_the_plain_optimiser() -> None:
 
 def test_the_numbers_reach_the_optimiser() -> None:
     """SGD of rate ½: w = 1, g = 1, weight decay ¼, momentum ½ give steps of ½·1¼ = ⅝, then of
-    ½·(½·1¼ + 1 + ¼·⅜) = 0.859375; with a window of 2 and γ = 1 the first gradient is halved."""
+    ½·(½·1¼ + 1 + ¼·⅜) = 0.859375. With a window of 2 and γ = 1 the first gradient is halved."""
     settings = OptimizerSettings(name="sgd", learning_rate=0.5, momentum=0.5, weight_decay=0.25)
     parameters, gradient = {"w": torch.ones(1, 1)}, {"w": torch.ones(1, 1)}
     plain = make_optimizer(settings, parameters)

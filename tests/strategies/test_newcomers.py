@@ -88,7 +88,7 @@ def test_the_invariants_hold_with_newcomers(tmp_path: Path, method: str) -> None
 
 @pytest.mark.parametrize("method", ["fedavg", "analytic", "kindred"])
 def test_masked_sums_leave_newcomers_out(tmp_path: Path, method: str) -> None:
-    """The sums are those of the clients that send, so the numbers are those without masks."""
+    """Only clients that send are summed, so masks change no number."""
     traffic(tmp_path, DAYS)
     totals = {"kindred.sharing": "common"} if method == "kindred" else {}
     runs = runs_of(method, tmp_path, rounds=1, **totals)
@@ -118,11 +118,11 @@ def test_a_server_that_asks_a_silent_client_gets_nothing(tmp_path: Path) -> None
     traffic(tmp_path, {"none": 0})
     settings = small_settings(tmp_path, method="analytic", **dict(data_of(tmp_path)))
     _, grid = run_locally(settings, nodes_sharing(settings.data, 1, tmp_path / "state"))
-    sent = next(m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN)
-    order = read_order(sent)
+    message = next(m for m in grid.sent if m.metadata.message_type == MessageType.TRAIN)
+    order = read_order(message)
     assert "none" not in order.clients
     forged = replace(order, clients=[*order.clients, "none"])
-    reply = grid.answer(write_order(forged, sent.metadata.dst_node_id, MessageType.TRAIN))
+    reply = grid.answer(write_order(forged, message.metadata.dst_node_id, MessageType.TRAIN))
     assert reply is not None
     fields = read_record(reply.content, ReplyFields)
     assert set(fields.names) == set(order.clients)

@@ -100,7 +100,7 @@ def test_a_client_sends_the_mean_representation_of_each_class_that_it_has(method
 @pytest.mark.parametrize("method", ["fedproto", "fedtgp"])
 def test_the_pull_to_the_prototypes_of_classes_by_hand(method: str) -> None:
     """An encoder of zeros represents everything by 0: of client a's images 0, 0, 1 the mean of
-    3², 3² and 0 for class 1, which has no prototype; b has only images of class 1."""
+    3², 3² and 0 for class 1, which has no prototype. b has only images of class 1."""
     changes = {"classification.batch-size": 3, f"{method}.prototype-weight": 10.0}
     learner = image_learner(method, **changes)
     cohort = image_cohort(learner)
@@ -119,7 +119,7 @@ def test_the_pull_to_the_prototypes_of_classes_by_hand(method: str) -> None:
 def test_clients_answer_by_the_nearest_prototype_or_by_the_head(
     method: str, label: int, share: list[float]
 ) -> None:
-    """All images are said to be of one class; a is tested on classes 0 and 1, b on class 1."""
+    """All images are said to be of this class. a is tested on classes 0 and 1, b on class 1."""
     learner = image_learner(method, **{f"{method}.inference": "prototypes"})
     received = class_guidance({label: 1.0})
     metrics = learner.evaluate(image_cohort(learner), received)
@@ -147,7 +147,7 @@ def prototypes_of(method: str, /, **clients: Any) -> list[ClientReply]:
 
 
 def sent_prototype(strategy: Any) -> Any:
-    """What every client gets, also one that has sent nothing; None: nothing."""
+    """What every client gets, also without having sent anything (None: nothing)."""
     guidance_sent = guidance(strategy, "late")
     assert not guidance_sent.clients
     values = list(guidance_sent.arrays.values())

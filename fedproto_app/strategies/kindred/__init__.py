@@ -52,11 +52,6 @@ class KindredSettings(Section):
         return (self.temperature, math.inf)
 
     @property
-    def strengths(self) -> tuple[float, ...]:
-        """s: weights of a prior relative to the client's own data."""
-        return (0.5, 10.0, 50.0)
-
-    @property
     def penalties(self) -> list[float]:
         """λ in equal ratios, the smallest first."""
         return self.finer_penalties[::2]

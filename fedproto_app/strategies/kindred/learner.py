@@ -146,6 +146,8 @@ OTHERS = "others"
 # are small and nearly dependent, need more digits. A power of two loses none.
 UNIT = 2.0**-16
 
+STRENGTHS = (0.5, 10.0, 50.0)  # s: weights of a prior relative to the client's own data
+
 # The weight of fits with priors at a young client, whose few days validate hardly anything. The
 # others have many times its history, which counts as at most this many times.
 YOUNG_BORROWS = 5.0
@@ -380,7 +382,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             pairs = [(value, calendar) for value in blocks for calendar in blocks]
             yield from alone.with_blocks(pairs, penalties, naive)
             yield alone.with_one_penalty(finer[:-1])
-        mixed = [means.plus(strength, prior) for prior in priors for strength in section.strengths]
+        mixed = [means.plus(strength, prior) for prior in priors for strength in STRENGTHS]
         if mixed:
             borrowing = Fits(mixed, self.model, {*penalties[:-1]})
             strongest = [(penalties[-1], finer[-2])]

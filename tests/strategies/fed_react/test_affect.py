@@ -33,7 +33,7 @@ EIGHTHS = (
 
 def test_block_statistics_by_hand() -> None:
     """Between the clusters lie 1, 2, 0, 1, 1, 1: mean 1, variance 1/3. Within cluster 1 lie 7, 5
-    and 3, each twice: mean 5, variance 8/3; its diagonal 8, 8, 2: mean 6, variance 8."""
+    and 3, each twice: mean 5, variance 8/3. Its diagonal has 8, 8, 2: mean 6, variance 8."""
     statistics = block_statistics(EIGHTHS, LABELS)
     np.testing.assert_allclose(statistics.mean * 8, [[6, 1], [1, 5]])
     np.testing.assert_allclose(statistics.variance * 64, [[0, 1 / 3], [1 / 3, 8 / 3]])
@@ -43,7 +43,7 @@ def test_block_statistics_by_hand() -> None:
 
 def test_the_forgetting_factor_by_hand() -> None:
     """Σ Var = 12·1/3 + 6·8/3 + 2·4 + 3·8 = 52 in squared eighths. Where the past is W, (ψ̂ − E)²
-    adds up to as much; where it is 0, to 12·1 + 2·36 + 6·25 + 2·36 + 3·36 = 414."""
+    adds up to as much, and where it is 0, to 12·1 + 2·36 + 6·25 + 2·36 + 3·36 = 414."""
     assert forgetting_factor(EIGHTHS, EIGHTHS, LABELS) == pytest.approx(0.5)
     zeros = np.zeros_like(EIGHTHS)
     assert forgetting_factor(zeros, EIGHTHS, LABELS) == pytest.approx(52 / (52 + 414))
@@ -63,7 +63,7 @@ def test_sample_variances_by_hand() -> None:
 
 
 def test_no_evidence_is_a_forgetting_factor_of_zero() -> None:
-    """0/0: with a client a cluster, Var = 0 and E = W; the past is W too."""
+    """0/0: with a client a cluster, Var = 0 and E = W, and the past is W too."""
     assert forgetting_factor(EIGHTHS, EIGHTHS, np.arange(5)) == 0
     nobody_known = np.full_like(EIGHTHS, np.nan)
     assert forgetting_factor(nobody_known, EIGHTHS, LABELS) == 0

@@ -61,7 +61,7 @@ def test_a_cluster_with_the_clients_of_before_gets_its_mean_head_weighted_by_sam
 
 
 def test_a_cluster_that_changed_sends_nothing_until_it_is_the_same_again() -> None:
-    """Client c goes over to a and b; e and f stay what they were."""
+    """Client c goes over to a and b, and e and f stay what they were."""
     strategy = server("abcdef", **{"fed-react.clusters": 3})
     moved = {**THREE_PAIRS, "c": at(3)[0]}
     play(strategy, 1, THREE_PAIRS)
@@ -87,7 +87,7 @@ def test_the_last_round_sends_whatever_changed() -> None:
 
 @pytest.mark.parametrize("learned", [0, 7])
 def test_a_run_of_one_round_sends_at_once(learned: int) -> None:
-    """The last round is counted with those of the first phase."""
+    """The last round is counted with the first phase's."""
     encoder = {"encoder.path": "", "encoder.rounds": learned} if learned else {}
     strategy = server("abcd", rounds=1, **encoder)
     assert set(play(strategy, learned + 1, APART).sent) == set("abcd")
@@ -116,10 +116,10 @@ def test_heads_are_compared_as_the_settings_say(kind: Cosine) -> None:
 def test_affect_gets_the_settings_and_in_the_toolbox_the_clusters_of_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given: list[tuple[Any, ...]] = []
+    calls: list[tuple[Any, ...]] = []
 
     def spy(past: Any, observed: Any, clusters: int, *more: Any) -> Affect:
-        given.append(tuple(a.tolist() if isinstance(a, np.ndarray) else a for a in more))
+        calls.append(tuple(a.tolist() if isinstance(a, np.ndarray) else a for a in more))
         return affect(past, observed, clusters, *more)
 
     monkeypatch.setattr(evolutionary_cluster, "affect", spy)
@@ -127,10 +127,10 @@ def test_affect_gets_the_settings_and_in_the_toolbox_the_clusters_of_before(
         changes = {"fed-react.affect-iterations": 2, "fed-react.forgetting": kind}
         strategy = server("abcd", **changes)
         play(strategy, 1, APART)
-    assert [arguments[0] for arguments in given] == [2, 2]
+    assert [arguments[0] for arguments in calls] == [2, 2]
     admit(strategy.federation, "e")
     play(strategy, 2, {**heads_at("abcd", 0, 90, 5, 95), "e": at(3)[0]})
-    assert given[-1] == (2, [0, 0, 1, 1, 2], True)
+    assert calls[-1] == (2, [0, 0, 1, 1, 2], True)
 
 
 TURNED = heads_at("abcd", 0, 40, 90, 130)
@@ -189,7 +189,7 @@ def test_a_head_for_every_cluster_whoever_is_in_it() -> None:
 
 
 def test_predictions_are_compared_at_the_servers_own_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the vector 2 a head (w, b) predicts 2w + b; the weights alone would separate a and b."""
+    """At the vector 2 a head (w, b) predicts 2w + b. The weights alone would separate a and b."""
     encoders_probed: list[list[str]] = []
 
     def probe(encoder: Any, task: Any) -> np.ndarray:
@@ -207,7 +207,7 @@ def test_predictions_are_compared_at_the_servers_own_probe(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("smoothing", ["mean", "forgetting"])
 def test_heads_are_smoothed_over_the_rounds_in_which_they_are_sent(smoothing: str) -> None:
-    """A1: the plain mean; A2: weight α_t for the past, 1 − α_t for now. Round 1 sends nothing."""
+    """A1 is the plain mean, A2 weighs the past by α_t, the newest by 1 − α_t, from round 2 on."""
     strategy = server("abc", **{"fed-react.clusters": 1, "fed-react.smoothing": smoothing})
     first: dict[str, Head] = {"a": (1, 0), "b": (1, 0), "c": (1, 0)}
     second: dict[str, Head] = {"a": (4, 0), "b": (1, 0), "c": (1, 0)}
@@ -216,7 +216,7 @@ def test_heads_are_smoothed_over_the_rounds_in_which_they_are_sent(smoothing: st
     assert play(strategy, 2, second).sent["a"] == [2, 0]
     head_sent = play(strategy, 3, third).sent["a"]
     alpha = figures(strategy)["forgetting_factor"]
-    # ψ̂_2 is 1 everywhere; W_3 is 1 for a and b, 0 for c with both: mean 1/3, variance 2/9. By
+    # ψ̂_2 is 1 everywhere, and W_3 is 1 for a and b, 0 for c with both: mean 1/3, variance 2/9. By
     # Fed-REACT, eq. 27, α = 6·2/9 / (6·(1 − 1/3)² + 6·2/9).
     assert alpha == pytest.approx(1 / 3, abs=1e-6)
     share = 1 / 2 if smoothing == "mean" else alpha
@@ -413,7 +413,7 @@ def test_a_newcomer_in_round_3_joins_the_cluster_that_it_is_like() -> None:
     assert set(played.sent) == {"a", "b"}  # the cluster of c and d has changed
     similarity = strategy.state()["similarity"]
     assert np.isfinite(similarity).all()
-    # For a pair without a past, ψ̂ is W; for other pairs it contains some of the past.
+    # For a pair without a past, ψ̂ is W, and for other pairs it contains some of the past.
     np.testing.assert_allclose(similarity[4], np.cos(np.deg2rad([95, 85, 5, 5, 0])), atol=1e-6)
     assert figures(strategy)["rand_index"] is None  # nobody knows where e belongs
     assert set(play(strategy, 4, heads).sent) == set("abcde")

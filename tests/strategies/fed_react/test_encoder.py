@@ -121,7 +121,7 @@ def log_sigmoid(value: float) -> float:
 def by_hand(
     task: SequenceTask, parameters: dict[str, Tensor], batch: ContrastiveBatch, terms: str
 ) -> float:
-    """Fed-REACT, eq. 1 of the first client, each crop encoded by itself; mean over references."""
+    """Fed-REACT, eq. 1 of the first client, each crop encoded by itself, mean over references."""
 
     def vector(crop: Tensor, length: Tensor) -> Tensor:
         steps = int(length)
@@ -188,7 +188,7 @@ def seeded(seed: int) -> torch.Generator:
 
 
 def test_the_loss_by_hand() -> None:
-    """Client 0 has products 2 with the positives and 1, −3 or 0, 4 with the negatives; all of
+    """Client 0 has products 2 with the positives and 1, −3 or 0, 4 with the negatives. All of
     client 1 are 0, which costs log 2 a term."""
     reference = torch.tensor([[[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 0.0]]])
     positive = torch.tensor([[[2.0, 5.0], [7.0, 1.0]], [[9.0, 9.0], [9.0, 9.0]]])
@@ -239,7 +239,7 @@ def test_crops_lie_where_they_should(lengths: list[int], batch: int, seed: int) 
 
 
 def test_every_length_start_and_other_series_is_as_likely() -> None:
-    """5 series with 6 steps, 20,000 batches; a share of 1/6 has standard error 0.003."""
+    """5 series with 6 steps, 20,000 batches. A share of 1/6 has standard error 0.003."""
     series, starts, lengths = draw_crops(torch.full((5,), 6), 20_000, 1, 1, seeded(0))
     positive, reference = lengths[:, 0, 1], lengths[:, 0, 0]
     torch.testing.assert_close(shares(positive, 7)[1:], torch.full((6,), 1 / 6), atol=0.012, rtol=0)
@@ -271,7 +271,7 @@ def test_series_are_references_equally_often_in_changing_order() -> None:
 
 
 def test_crops_are_cut_by_hand() -> None:
-    """A series holds 100·client + 10·series + step; the crops of client 1 are shorter."""
+    """A series holds 100·client + 10·series + step, and the crops of client 1 are shorter."""
     values = (
         100 * torch.arange(2).view(2, 1, 1) + 10 * torch.arange(3).view(1, 3, 1) + torch.arange(5)
     ).unsqueeze(3)

@@ -142,7 +142,7 @@ def smoothed_walk(observations: Array, q: float, r: float) -> tuple[Array, Array
 
 
 def smoothed(observations: Array, mean0: Array, cov0: Array, **matrices: Array) -> Any:
-    """Return statsmodels' filter and smoother; its first state is x_0, which is not observed."""
+    """Return statsmodels' filter and smoother, whose first state is x_0, which is not observed."""
     unseen = np.full((1, observations.shape[1]), np.nan)
     model = KalmanSmoother(observations.shape[1], len(mean0), tolerance=0)  # no short cut
     model.bind(np.asfortranarray(np.concatenate([unseen, observations]).T))
@@ -200,13 +200,13 @@ def test_the_random_walks_em_is_the_general_form_over_many_steps() -> None:
 
 
 def test_two_observations_by_hand() -> None:
-    """q = r = 1, y = 0, 6: K = 2/3, 5/8 and x̂_2 = 15/4; G_1 = 2/5 and x̂_1|2 = 3/2."""
+    """q = r = 1, y = 0, 6: K = 2/3, 5/8 and x̂_2 = 15/4, G_1 = 2/5 and x̂_1|2 = 3/2."""
     observations = np.array([[0.0], [6.0]])
     states, variances = smoothed_walk(observations, 1, 1)
     np.testing.assert_allclose(states.ravel(), [1.5, 3.75])
     np.testing.assert_allclose(variances, [1 / 2, 5 / 8])
     np.testing.assert_allclose(newest_state(observations, 1, 1), [3.75])
-    # x̂_0|2 = 3/4, p_0|2 = 5/8; Cov(x_1, x_0) = Cov(x_2, x_1) = 1/4
+    # x̂_0|2 = 3/4, p_0|2 = 5/8, Cov(x_1, x_0) = Cov(x_2, x_1) = 1/4
     q = ((3 / 4) ** 2 + (9 / 4) ** 2 + (1 / 2 + 5 / 8 - 1 / 2) * 2) / 2
     r = ((3 / 2) ** 2 + (9 / 4) ** 2 + 1 / 2 + 5 / 8) / 2
     np.testing.assert_allclose(fit_random_walk(observations, 1, 1, 1), [q, r])

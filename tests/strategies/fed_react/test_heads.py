@@ -163,8 +163,8 @@ def test_guided_clients_take_their_clusters_head_and_the_others_go_on() -> None:
     heads = np.stack([always(1), always(2)])
     before = cohort.memory.local.clone()
     assert learner.receive(cohort, Guidance({"heads": heads}, ["b", "c"])) == [1, 2]
-    for nothing in (NO_GUIDANCE, Guidance({"heads": always(1)[None]}, ["of another cohort"])):
-        assert learner.receive(cohort, nothing) == []
+    for useless in (NO_GUIDANCE, Guidance({"heads": always(1)[None]}, ["of another cohort"])):
+        assert learner.receive(cohort, useless) == []
         assert cohort.memory.has_received.tolist() == [0, 1, 1]
         assert not cohort.memory.received[0].any()
         assert torch.equal(cohort.memory.received[1:], torch.from_numpy(heads))
@@ -199,7 +199,7 @@ def test_a_client_predicts_by_the_linear_rule() -> None:
 def test_a_node_writes_only_the_clients_that_a_head_came_for(
     tmp_path: Path, cohort_size: int
 ) -> None:
-    """Both train in round 1; in round 2 neither does, and a head comes for a."""
+    """Both train in round 1. In round 2 neither does, and a head comes for a."""
     learner = head_learner(**{"cohort-size": cohort_size}, **GIVEN_ENCODER)
     shard = Shard({"a": A, "b": B}, {}, DataShape((WIDTH,), CLASSES))
     node = WholeNode(learner, shard, ClientStore(tmp_path))

@@ -1,4 +1,4 @@
-"""Two phases: an encoder, learned or given, and then the method; given it changes nothing."""
+"""Two phases: an encoder, learned or given, and then the method. A given one changes nothing."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, make: Any, reason: str
 
 
 def test_the_file_is_no_longer_needed_once_the_run_has_begun(tmp_path: Path) -> None:
-    """It is read once; a node that is equipped anew gets it from the server's memory."""
+    """It is read once. A node that is equipped anew gets it from the server's memory."""
     file = tmp_path / "encoder.safetensors"
     save_file(drawn_encoder(tmp_path), file)
     settings = sequence_settings(tmp_path, **{"encoder.path": str(file)})

@@ -26,13 +26,13 @@ BAD_NODE = 1001
 Tamper = Callable[[int, Message], Message | None]
 
 
-def has_encoder(sent: Guidance) -> bool:
-    return any(name.startswith("encoder") for name in sent.arrays)
+def has_encoder(guidance: Guidance) -> bool:
+    return any(name.startswith("encoder") for name in guidance.arrays)
 
 
 def got_encoder(played: Played) -> list[int]:
     """The nodes to which the encoder went with the order to train."""
-    return [node for node, sent in played.train.items() if has_encoder(sent)]
+    return [node for node, guidance in played.train.items() if has_encoder(guidance)]
 
 
 # --- by hand ----------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ def test_a_node_gets_the_encoder_once() -> None:
     strategy = server("ab", "cd")
     assert got_encoder(play(strategy, 1, APART)) == [1, 2]
     second = play(strategy, 2, APART)
-    assert [sent.arrays for sent in second.train.values()] == [{}, {}]
+    assert [guidance.arrays for guidance in second.train.values()] == [{}, {}]
     assert not any(map(has_encoder, second.evaluate.values()))
 
 
@@ -197,7 +197,7 @@ def test_a_run_sends_the_encoder_in_its_first_round_and_then_heads_alone(
 
 @pytest.mark.parametrize("phase", [MessageType.TRAIN, MessageType.EVALUATE])
 def test_a_node_that_lost_its_disk_recovers(tmp_path: Path, phase: str) -> None:
-    """Lost after training, it cannot evaluate; after that, it cannot train. Then it can again."""
+    """Lost after training, it cannot evaluate. After that, it cannot train. Then it can again."""
 
     def tamper(node_id: int, reply: Message) -> Message:
         metadata = reply.metadata

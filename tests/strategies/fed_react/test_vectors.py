@@ -41,7 +41,7 @@ HEADS = {"heads": np.zeros((1, 3, WIDTH + 1), dtype=np.float32)}
 
 
 class SmallNode:
-    """A node with clients a and b; a client c has no test sequence."""
+    """A node with clients a, b and c, of which c has no test sequence."""
 
     def __init__(self, folder: Path) -> None:
         self.task, self.folder, self.store = sequence_task("fed-react"), folder, ClientStore(folder)
@@ -55,9 +55,9 @@ class SmallNode:
         self.shard = Shard(by_name, {"c": "no test sequence"}, shape)
 
     def represented(self, names: str, arrays: Arrays | None = None) -> Shard:
-        """The shard of vectors of these clients, by the encoder; arrays: what came instead."""
-        came = self.encoder if arrays is None else arrays
-        return represented(self.shard, [*names], came, self.task, self.store)
+        """The shard of vectors of these clients, by the encoder or by these arrays."""
+        encoder = self.encoder if arrays is None else arrays
+        return represented(self.shard, [*names], encoder, self.task, self.store)
 
     def alone(self, client: ClientSequences) -> NDArray[np.float32]:
         """The vectors of a client's sequences, encoded one by one."""

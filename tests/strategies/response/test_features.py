@@ -36,8 +36,8 @@ def test_trailing_means_are_over_what_there_is() -> None:
 
 
 def test_a_gap_has_the_value_before_it() -> None:
-    known = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, np.nan]])
-    np.testing.assert_array_equal(filled(known), [[np.nan, 1.0], [2.0, 1.0], [2.0, 1.0]])
+    columns = np.array([[np.nan, 1.0], [2.0, np.nan], [np.nan, np.nan]])
+    np.testing.assert_array_equal(filled(columns), [[np.nan, 1.0], [2.0, 1.0], [2.0, 1.0]])
 
 
 def test_a_column_gives_hinges_and_waves() -> None:

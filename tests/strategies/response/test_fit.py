@@ -1,4 +1,4 @@
-"""A client's response from sums of seasonal differences; the hand checks of docs/covariates.md."""
+"""A client's response from sums of seasonal differences, by the hand checks of covariates.md."""
 
 from __future__ import annotations
 
@@ -29,15 +29,19 @@ COLUMNS = Columns(np.zeros((3, 1)), np.ones((3, 1)), np.array([False]), np.array
 ANYWHERE = (np.full((3, 1), -3.0), np.full((3, 1), 3.0))
 
 
-def history(values: Floats, known: Floats, train: int) -> History:
-    v = COLUMNS.standardised(known[:, None], PERIOD)
+def history(values: Floats, column: Floats, train: int) -> History:
+    v = COLUMNS.standardised(column[:, None], PERIOD)
     positions = np.arange(len(values))
     parts = slice(0, train), slice(train, len(values))
     return History(values, v, positions, *parts, lags=(PERIOD,), period=PERIOD)
 
 
-def own_response(of: History, columns: Columns = COLUMNS, others: Sums | None = None) -> Response:
-    return fitted(of, columns, seasonal_sums(of, of.features(columns)), others, ANYWHERE)
+def sums_of(client: History) -> Sums:
+    return seasonal_sums(client, client.features(COLUMNS))
+
+
+def response_of(client: History, shared_sums: Sums | None = None) -> Response:
+    return fitted(client, COLUMNS, sums_of(client), shared_sums, ANYWHERE)
 
 
 def changes(values: Floats) -> Floats:
@@ -54,7 +58,7 @@ def test_differences_remove_every_daily_profile() -> None:
     rng = np.random.default_rng(0)
     x, profile = rng.uniform(-1, 1, 40 * PERIOD), 100 * rng.normal(size=PERIOD)
     values = 2 * x + np.tile(profile, 40) + 7
-    response = own_response(history(values, x, 32 * PERIOD)).values(x[:, None], 0, PERIOD)
+    response = response_of(history(values, x, 32 * PERIOD)).values(x[:, None], 0, PERIOD)
     trained = slice(0, 31 * PERIOD)  # later values may be beyond the range that it has seen
     np.testing.assert_allclose(changes(response)[trained], changes(2 * x)[trained], atol=1e-6)
     np.testing.assert_allclose(changes(values - response)[trained], 0, atol=1e-6)
@@ -62,20 +66,18 @@ def test_differences_remove_every_daily_profile() -> None:
 
 @pytest.mark.usefixtures("weak_penalty")
 def test_others_have_seen_what_a_client_has_not() -> None:
-    """The answer is max(x − 1, 0); one client has x below 1, the other above."""
+    """The answer is max(x − 1, 0), and one client has x below 1, the other above."""
     rng = np.random.default_rng(1)
     below, above = (rng.uniform(low, low + 1, 40 * PERIOD) for low in (0, 1))
-    mine, theirs = (history(np.maximum(x - 1, 0), x, 32 * PERIOD) for x in (below, above))
-    there = np.array([[1.0], [1.5], [2.0]]).repeat(PERIOD, axis=0)
-    alone = own_response(mine).values(there, 0, PERIOD)
+    lower, upper = (history(np.maximum(x - 1, 0), x, 32 * PERIOD) for x in (below, above))
+    unseen = np.array([[1.0], [1.5], [2.0]]).repeat(PERIOD, axis=0)
+    alone = response_of(lower).values(unseen, 0, PERIOD)
     np.testing.assert_allclose(alone, alone[0], atol=1e-6)  # it does not extrapolate
 
-    own, other = (seasonal_sums(of, of.features(COLUMNS)) for of in (mine, theirs))
-    both = Sums(
-        (own.gram + other.gram) / 2, (own.moment + other.moment) / 2, other.square / 2, 32.0
-    )
-    counts = bin_counts(mine.v, mine.train) + bin_counts(theirs.v, theirs.train)
-    shared = fitted(mine, COLUMNS, own, both, supported_range(counts)).values(there, 0, PERIOD)
+    a, b = sums_of(lower), sums_of(upper)
+    means = Sums((a.gram + b.gram) / 2, (a.moment + b.moment) / 2, b.square / 2, 32.0)
+    counts = bin_counts(lower.v, lower.train) + bin_counts(upper.v, upper.train)
+    shared = fitted(lower, COLUMNS, a, means, supported_range(counts)).values(unseen, 0, PERIOD)
     rises = shared[2 * PERIOD + 12] - shared[12]
     assert 0.3 < rises <= 1.01  # of the slope 1, as it knows too little to weigh them by
 
@@ -83,28 +85,22 @@ def test_others_have_seen_what_a_client_has_not() -> None:
 def test_a_constant_or_missing_column_changes_nothing() -> None:
     values = np.random.default_rng(2).normal(size=20 * PERIOD)
     for column in (np.full(len(values), 2.0), np.full(len(values), np.nan)):
-        of = history(values, column, 16 * PERIOD)
-        sums = seasonal_sums(of, of.features(COLUMNS))
-        assert not changes(of.features(COLUMNS)).any()
-        assert not sums.moment.any()
-        assert not own_response(of).values(column[:, None], 0, PERIOD).any()
+        client = history(values, column, 16 * PERIOD)
+        assert not changes(client.features(COLUMNS)).any()
+        assert not sums_of(client).moment.any()
+        assert not response_of(client).values(column[:, None], 0, PERIOD).any()
 
 
 def test_sums_are_those_of_the_pooled_differences() -> None:
     rng = np.random.default_rng(3)
-    one, other = (
-        history(rng.normal(size=days * PERIOD), rng.normal(size=days * PERIOD), days * PERIOD)
-        for days in (5, 9)
-    )
-    sums = [seasonal_sums(of, of.features(COLUMNS)) for of in (one, other)]
-    phi, values = (
-        np.concatenate([changes(of.features(COLUMNS)) for of in (one, other)]),
-        np.concatenate([changes(of.values) for of in (one, other)]),
-    )
-    counts = [4 * PERIOD, 8 * PERIOD]
-    pooled = sum(count * part.gram for count, part in zip(counts, sums, strict=True))
-    np.testing.assert_allclose(pooled, phi.T @ phi, atol=1e-9)
-    moment = sum(count * part.moment for count, part in zip(counts, sums, strict=True))
+    clients = [history(*rng.normal(size=(2, days * PERIOD)), days * PERIOD) for days in (5, 9)]
+    phi = np.concatenate([changes(client.features(COLUMNS)) for client in clients])
+    values = np.concatenate([changes(client.values) for client in clients])
+    a, b = (sums_of(client) for client in clients)
+    pairs_of_a, pairs_of_b = 4 * PERIOD, 8 * PERIOD
+    gram = pairs_of_a * a.gram + pairs_of_b * b.gram
+    np.testing.assert_allclose(gram, phi.T @ phi, atol=1e-9)
+    moment = pairs_of_a * a.moment + pairs_of_b * b.moment
     np.testing.assert_allclose(moment, phi.T @ values, atol=1e-9)
 
 
@@ -115,19 +111,19 @@ def test_a_difference_needs_both_values_and_stays_in_the_train_part() -> None:
 
     phi = np.arange(10.0)[:, None] ** 3
     no_column = np.zeros((10, WIDTHS, 1))
-    of = History(values, no_column, np.arange(10), slice(2, 9), slice(9, 10), (lag,), 4)
+    client = History(values, no_column, np.arange(10), slice(2, 9), slice(9, 10), (lag,), 4)
     steps = np.array([5, 7, 8])  # 4 and 6 lack a value, and 2 and 3 begin before the train part
-    of_phi, of_values = phi[steps, 0] - phi[steps - lag, 0], values[steps] - values[steps - lag]
-    sums = seasonal_sums(of, phi)
-    assert sums.gram.item() == pytest.approx(np.mean(of_phi**2))
-    assert sums.moment.item() == pytest.approx(np.mean(of_phi * of_values))
-    assert sums.square == pytest.approx(np.mean(of_values**2))
+    x, y = phi[steps, 0] - phi[steps - lag, 0], values[steps] - values[steps - lag]
+    sums = seasonal_sums(client, phi)
+    assert sums.gram.item() == pytest.approx(np.mean(x**2))
+    assert sums.moment.item() == pytest.approx(np.mean(x * y))
+    assert sums.square == pytest.approx(np.mean(y**2))
 
 
 def test_noise_is_hardly_taken_for_a_response() -> None:
     rng = np.random.default_rng(4)
     values, noise = rng.normal(size=(2, 60 * PERIOD))
-    response = own_response(history(values, noise, 48 * PERIOD)).values(noise[:, None], 0, PERIOD)
+    response = response_of(history(values, noise, 48 * PERIOD)).values(noise[:, None], 0, PERIOD)
     assert changes(values - response).var() < 1.01 * changes(values).var()
 
 
@@ -137,19 +133,18 @@ def test_a_response_that_reverses_costs_hardly_anything() -> None:
     x, noise = rng.normal(size=(2, 120 * PERIOD))
     sign = np.where(np.arange(len(x)) < len(x) // 2, 1.0, -1.0)
     values = 0.5 * sign * x + noise
-    response = own_response(history(values, x, 110 * PERIOD)).values(x[:, None], 0, PERIOD)
+    response = response_of(history(values, x, 110 * PERIOD)).values(x[:, None], 0, PERIOD)
     for half in (slice(0, 60 * PERIOD), slice(60 * PERIOD, None)):
-        left = changes((values - response)[half])
-        assert left.var() < 1.01 * changes(values[half]).var()
+        rest = changes((values - response)[half])
+        assert rest.var() < 1.01 * changes(values[half]).var()
 
 
 def test_without_own_values_the_others_response_is_taken() -> None:
     empty = np.zeros(0)
-    of = replace(history(empty, empty, 0), train=slice(0, 0), validation=slice(0, 0))
-    others = Sums(np.eye(FEATURES), np.eye(FEATURES)[0], 2.0, 100.0)
-    response = own_response(of, others=others)
-    mine, shared = response.parts
-    assert not mine.coefficients.any()
+    client = replace(history(empty, empty, 0), train=slice(0, 0), validation=slice(0, 0))
+    shared_sums = Sums(np.eye(FEATURES), np.eye(FEATURES)[0], 2.0, 100.0)
+    personal, shared = response_of(client, shared_sums).parts
+    assert not personal.coefficients.any()
     assert 0.4 < shared.coefficients[0] < 1
 
 
@@ -197,15 +192,13 @@ def test_a_column_that_does_not_matter_is_scaled_down() -> None:
 def test_what_a_response_leaves_has_its_own_sums() -> None:
     rng = np.random.default_rng(6)
     x, y, response = rng.normal(size=(30, 2)), rng.normal(size=30), np.array([0.5, -1.0])
-    left = y - x @ response
+    rest = y - x @ response
     sums = Sums(x.T @ x, x.T @ y, float(y @ y), 1.0).without(response)
-    np.testing.assert_allclose(sums.moment, x.T @ left)
-    assert sums.square == pytest.approx(left @ left)
+    np.testing.assert_allclose(sums.moment, x.T @ rest)
+    assert sums.square == pytest.approx(rest @ rest)
 
 
 def test_sums_of_nothing_are_zero() -> None:
-    of = history(np.full(30, np.nan), np.zeros(30), 30)
-    sums = seasonal_sums(of, of.features(COLUMNS))
-    assert isinstance(sums, Sums)
+    sums = sums_of(history(np.full(30, np.nan), np.zeros(30), 30))
     assert sums.square == 0
     assert not sums.gram.any()

@@ -91,9 +91,9 @@ def strategy(columns: tuple[str, ...] = COLUMNS, **changes: Any) -> SumsStrategy
 
 
 def test_stated_scales_take_the_place_of_the_first_round() -> None:
-    of = strategy(**SCALES)
-    assert of.first_round == 1
-    columns = moments_in(of.totals).columns(COLUMNS)
+    server = strategy(**SCALES)
+    assert server.first_round == 1
+    columns = moments_in(server.totals).columns(COLUMNS)
     assert columns.mean[0].tolist() == [10, 0]
     assert columns.deviation[0].tolist() == [8, 1]
     assert columns.is_plain.tolist() == [False, True]  # the promotion
@@ -102,31 +102,31 @@ def test_stated_scales_take_the_place_of_the_first_round() -> None:
 
 
 def test_the_server_gives_nodes_the_same_arrays_as_without_noise() -> None:
-    of = strategy(
+    server = strategy(
         **SCALES,
         **{"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0},
     )
     width = 17
     sums = Sums(np.eye(32), np.full(32, 0.1), 4.0, 30.0)
-    row = 100 * private_row(sums, moments_in(of.totals).columns(COLUMNS).features)
-    of.received.take_total(Total({ROW: row}, 100))
-    of.update(Round())
-    means = sums_in(of.totals)
+    row = 100 * private_row(sums, moments_in(server.totals).columns(COLUMNS).features)
+    server.received.take_total(Total({ROW: row}, 100))
+    server.update(Round())
+    means = sums_in(server.totals)
     assert means is not None
     assert np.count_nonzero(means.moment) == width
     assert np.diag(means.gram).max() == pytest.approx(0.75)
-    assert of.totals[GRAM].shape == (32 * 33 // 2,)
-    assert of.totals[MOMENT].shape == (32,)
+    assert server.totals[GRAM].shape == (32 * 33 // 2,)
+    assert server.totals[MOMENT].shape == (32,)
 
 
 def test_a_row_longer_than_clip_and_noise_is_refused() -> None:
     noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0, "privacy.clip": 2.0}
-    of, size = strategy(**SCALES, **noise), private_size(17)
+    server, size = strategy(**SCALES, **noise), private_size(17)
     row = np.zeros(size, np.float32)
     for length, fault in ((20 * size**0.5, None), (27 * size**0.5, "longer than clip and noise")):
         row[0] = length
-        found = of.fault(ClientReply(ClientKey("node", "a"), 10, {ROW: row}), Round())
-        assert found is None if fault is None else fault in str(found)
+        reason = server.fault(ClientReply(ClientKey("node", "a"), 10, {ROW: row}), Round())
+        assert reason is None if fault is None else fault in str(reason)
 
 
 @pytest.mark.parametrize(

@@ -110,9 +110,9 @@ def test_another_unit_is_refused_by_its_name() -> None:
     assert fault == (
         "its column 'wind' is about 954 times as large as other clients': is it in another unit?"
     )
-    both = Moments(*(own + other for own, other in zip(moments(1e4), moments(), strict=True)))
-    assert unit_fault(moments(1e4), both, ["wind"]) == fault
-    assert unit_fault(moments(), both, ["wind"]) is None
+    total = Moments(*(a + b for a, b in zip(moments(1e4), moments(), strict=True)))
+    assert unit_fault(moments(1e4), total, ["wind"]) == fault
+    assert unit_fault(moments(), total, ["wind"]) is None
 
 
 def test_a_client_without_a_train_part_has_no_moments() -> None:
@@ -171,9 +171,9 @@ def sums(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_impossible_sums_are_refused(change: dict[str, Any], message: str) -> None:
-    of = strategy(SumsStrategy)
-    assert of.fault(reply(**sums()), Round()) is None
-    assert message in of.fault(reply(**sums(**change)), Round())
+    server = strategy(SumsStrategy)
+    assert server.fault(reply(**sums()), Round()) is None
+    assert message in server.fault(reply(**sums(**change)), Round())
 
 
 def sent_by(days: int) -> dict[str, Any]:
