@@ -22,6 +22,7 @@ from fedproto_app.experiments.run_settings import (
     nearest_app,
     read_toml,
 )
+from fedproto_app.report.table import plural
 from fedproto_app.settings.reading import flat, parsed
 
 if TYPE_CHECKING:
@@ -147,8 +148,8 @@ def sweep(
     with WhenStopped() as stop, open_sweep(folder, plan, extend=extend) as ready:
         done, count, seed_count = ready.finished_runs(), ready.run_count, len(plan.seeds)
         console.print(
-            f"{_plural(count // seed_count, 'trial')} × {_plural(seed_count, 'seed')} = "
-            f"{_plural(count, 'run')}{f', of them {done} done' if done else ''}: {ready.folder}",
+            f"{plural(count // seed_count, 'trial')} × {plural(seed_count, 'seed')} = "
+            f"{plural(count, 'run')}{f', of them {done} done' if done else ''}: {ready.folder}",
             soft_wrap=True,
             markup=False,
         )
@@ -232,7 +233,3 @@ def _seeds(text: str) -> list[int]:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
         raise SettingsError(f"--seeds {text}: expected whole numbers, as 0,1,2") from None
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"

@@ -61,7 +61,7 @@ class Line:
         """Return the line with at most `MOST_POINTS` points, evenly taken, both ends included."""
         if len(self.x) <= MOST_POINTS:
             return self
-        shown = np.unique(np.linspace(0, len(self.x) - 1, MOST_POINTS).astype(int))
+        shown = evenly_spaced(len(self.x), MOST_POINTS)
         bands = {label: width[..., shown] for label, width in self.bands.items()}
         error = None if self.error is None else self.error[shown]
         return replace(self, x=self.x[shown], y=self.y[shown], bands=bands, error=error)
@@ -174,6 +174,11 @@ class Section:
     def __bool__(self) -> bool:
         """Whether there is anything below the heading."""
         return bool(self.charts or self.text)
+
+
+def evenly_spaced(count: int, limit: int) -> NDArray[np.intp]:
+    """Return at most `limit` evenly spaced places of 0 … count − 1, both ends included."""
+    return np.unique(np.linspace(0, count - 1, min(count, limit)).astype(np.intp))
 
 
 def distribution(label: str, values: NDArray[np.float64], look: int) -> Line:
