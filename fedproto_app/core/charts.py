@@ -69,8 +69,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over one axis. wide: takes the whole width of a page. steps: constant between points,
-    as a cumulative distribution is."""
+    """Lines over one axis. wide: takes the whole width of a page."""
 
     title: str
     text: str
@@ -78,7 +77,6 @@ class Lines:
     y: Axis
     lines: Sequence[Line]
     wide: bool = False
-    steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,14 +177,6 @@ class Section:
 def evenly_spaced(count: int, limit: int) -> NDArray[np.intp]:
     """Return at most `limit` evenly spaced places of 0 … count − 1, both ends included."""
     return np.unique(np.linspace(0, count - 1, min(count, limit)).astype(np.intp))
-
-
-def distribution(label: str, values: NDArray[np.float64], look: int) -> Line:
-    """Return the cumulative distribution of the finite values [n], for `Lines` with steps."""
-    x = np.sort(values[np.isfinite(values)])
-    if not len(x):
-        return Line(label, x, x, look)
-    return Line(label, np.append(x[:1], x), np.linspace(0, 1, len(x) + 1), look)
 
 
 def is_wide(values: AnyArray) -> bool:

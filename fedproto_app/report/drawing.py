@@ -288,9 +288,7 @@ class _Panel:
         if line.error is not None:
             self._error_bars(x, y, (y - line.error, y + line.error), colour)
         if line.joined:
-            [drawn] = self.axes.plot(
-                x, y, drawstyle="steps-post" if chart.steps else "default", clip_on=False, **looks
-            )
+            [drawn] = self.axes.plot(x, y, clip_on=False, **looks)
             self._tip(drawn, [line.label])
         dots = alone if line.joined and line.error is None else finite
         if dots.any() or not line.joined:
