@@ -104,7 +104,7 @@ def sweep(
     processes that write into one folder. To resume a sweep that was stopped
     or killed, repeat the command, or use --resume with its folder. The final
     table starts with the lowest mean validation error, and shows the test
-    error of the best trial only; sweep.csv, sweep.json and sweep.png show the
+    error of the best trial only. sweep.csv, sweep.json and sweep.png show the
     same. Only the models of the best trial are kept.
     Exit code: 0 completed, 1 runs failed, 2 wrong settings or data.
 
