@@ -149,12 +149,12 @@ def check(
         "--target": ("data.columns", target or None),
     }
     of_series = {option: pair for option, pair in options.items() if pair[1] is not None}
-    asked = reading_changes(changes, source, known, covariates, holidays)
-    asked |= dict(of_series.values())
+    overrides = reading_changes(changes, source, known, covariates, holidays)
+    overrides |= dict(of_series.values())
     if site is not None and (path or source):
         name = "path" if path else "--source"
         raise SettingsError(f"{name} and --site: the site's file says what is read")
-    table, reading = _table(path, config, asked)
+    table, reading = _table(path, config, overrides)
     settings, record = _settings(table, site, fixed=site is not None or config is not None)
     if of_series and not record.forecasts:
         raise SettingsError(
@@ -174,15 +174,15 @@ def check(
     if reading is not None:
         further = reading.settings
         typer.echo(f"read as {reading.source}{', with ' if further else ''}{flags(further)}")
-        asked = reading.fitting(asked)
+        overrides = reading.fitting(overrides)
     if site is None:
-        given = {key: value for key, value in asked.items() if key != "data.source"}
-        typer.echo(offered_line(config, table, given, record, settings, checked))
+        shown_overrides = {key: value for key, value in overrides.items() if key != "data.source"}
+        typer.echo(offered_line(config, table, shown_overrides, record, settings, checked))
     raise typer.Exit(0 if checked.could_start else 1)
 
 
 def _table(
-    path: str, config: Path | None, asked: Mapping[str, object]
+    path: str, config: Path | None, overrides: Mapping[str, object]
 ) -> tuple[dict[str, object], Reading | None]:
     """Return the settings of the run that would read the data, and how the path was recognised.
 
@@ -190,7 +190,7 @@ def _table(
     """
     from fedproto_app.data.recognition import reading_of  # the readers are slow to import
 
-    table: dict[str, object] = {**changed_settings(config, ()), **asked}
+    table: dict[str, object] = {**changed_settings(config, ()), **overrides}
     if path:
         table["data.path"] = path
     if not path or "data.source" in table:
@@ -275,8 +275,8 @@ def _say_what_could_be_known(reading: Reading, data: DataSettings) -> None:
     from fedproto_app.data.known_columns import advice_on
     from fedproto_app.data.sources import columns_beside
 
-    others = [name for name in reading.beside if all(name != c.name for c in data.known_columns)]
-    for line in advice_on(columns_beside(data, others), "--set data.known="):
+    further = [name for name in reading.beside if all(name != c.name for c in data.known_columns)]
+    for line in advice_on(columns_beside(data, further), "--set data.known="):
         typer.echo(line)
 
 

@@ -135,7 +135,7 @@ def forecast(
     unique_id, ds, y_hat. Without times steps are counted: the first row of
     a file is step 0. A table of the clients goes to stderr. Clients without
     a model, with too few values, or whose values end before those of the
-    training, are listed and left out; for a client named by --client, this
+    training, are listed and left out. For a client named by --client, this
     is an error.
     Exit code: 0 written, 2 nothing written.
 

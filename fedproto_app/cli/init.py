@@ -72,8 +72,8 @@ def init(
     if file.exists():
         raise SettingsError(f"{file}: exists already and is never overwritten; --out names another")
     look_here_for_users_code()
-    asked = reading_changes(changes, source, known, covariates, holidays)
-    wishes = Wishes(horizon, period, clients_from, clients, changes=asked, target=target)
+    overrides = reading_changes(changes, source, known, covariates, holidays)
+    wishes = Wishes(horizon, period, clients_from, clients, changes=overrides, target=target)
     plan = plan_of(path, wishes)
     chosen = {**plan.settings, **plan.rows[plan.together].changes}
     warnings = [f"warning: {line}" for line in plan.warnings]

@@ -95,8 +95,8 @@ def signing_key(
     """Show the public key that authenticates this site in masked sums.
 
     The site makes the private key on first use, and keeps it in its state
-    directory. Send the line to the other sites, but not through the server;
-    each site adds it to its own file:
+    directory. Send the line to the other sites, but not through the server.
+    Each site adds it to its own file:
 
       [masked-sums]
       known = ["ssh-ed25519 AAAA…"]

@@ -104,7 +104,7 @@ def register(
     ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Register a node's key under its name. Repeating it changes at most the key's end.
+    """Register a node's key under its name. Repeating it updates only the expiry.
 
     [bold]Example[/bold]
 

@@ -86,7 +86,7 @@ def compare(
     that has its lowest validation error. The sentence below the table says
     whether federated learning pays, using the sharing runs with the lowest
     validation error. Accuracies on images are of the last round's
-    models; on sequences, of the kept models, the last round's models, and
+    models, and on sequences of the kept models, the last round's models, and
     the mean over all rounds.
 
     [bold]Examples[/bold]
@@ -132,13 +132,13 @@ def pictures(
 ) -> None:
     """Draw a run's pictures into RUN/pictures and print their paths.
 
-    The pictures show the distribution of the clients' errors or accuracies,
-    and their mean by round and by communicated parameters. Forecasting: for
-    FUELS the matrix of divergences between prototypes; after a simulation
+    The pictures show each client's test error, and the mean by round and by
+    communicated parameters. Forecasting: for
+    FUELS the matrix of divergences between prototypes, and after a simulation
     also the learned filters and the forecasts of single clients.
     Classification: accuracy by stage and by class, and the clients' classes.
     Sequences: the clusters over the rounds, the similarity of the clients,
-    the forgetting factor; after a simulation also the encoder's vectors.
+    the forgetting factor, and after a simulation the encoder's vectors.
 
     [bold]Example[/bold]
 

@@ -22,6 +22,7 @@ from fedproto_app.experiments.run_settings import (
     nearest_app,
     read_toml,
 )
+from fedproto_app.report.table import plural
 from fedproto_app.settings.reading import flat, parsed
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def sweep(
     processes that write into one folder. To resume a sweep that was stopped
     or killed, repeat the command, or use --resume with its folder. The final
     table starts with the lowest mean validation error, and shows the test
-    error of the best trial only; sweep.csv, sweep.json and sweep.png show the
+    error of the best trial only. sweep.csv, sweep.json and sweep.png show the
     same. Only the models of the best trial are kept.
     Exit code: 0 completed, 1 runs failed, 2 wrong settings or data.
 
@@ -147,8 +148,8 @@ def sweep(
     with WhenStopped() as stop, open_sweep(folder, plan, extend=extend) as ready:
         done, count, seed_count = ready.finished_runs(), ready.run_count, len(plan.seeds)
         console.print(
-            f"{_plural(count // seed_count, 'trial')} × {_plural(seed_count, 'seed')} = "
-            f"{_plural(count, 'run')}{f', of them {done} done' if done else ''}: {ready.folder}",
+            f"{plural(count // seed_count, 'trial')} × {plural(seed_count, 'seed')} = "
+            f"{plural(count, 'run')}{f', of them {done} done' if done else ''}: {ready.folder}",
             soft_wrap=True,
             markup=False,
         )
@@ -232,7 +233,3 @@ def _seeds(text: str) -> list[int]:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
         raise SettingsError(f"--seeds {text}: expected whole numbers, as 0,1,2") from None
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"

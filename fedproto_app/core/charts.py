@@ -61,7 +61,7 @@ class Line:
         """Return the line with at most `MOST_POINTS` points, evenly taken, both ends included."""
         if len(self.x) <= MOST_POINTS:
             return self
-        shown = np.unique(np.linspace(0, len(self.x) - 1, MOST_POINTS).astype(int))
+        shown = evenly_spaced(len(self.x), MOST_POINTS)
         bands = {label: width[..., shown] for label, width in self.bands.items()}
         error = None if self.error is None else self.error[shown]
         return replace(self, x=self.x[shown], y=self.y[shown], bands=bands, error=error)
@@ -69,8 +69,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over one axis. wide: takes the whole width of a page. steps: constant between points,
-    as a cumulative distribution is."""
+    """Lines over one axis. wide: takes the whole width of a page."""
 
     title: str
     text: str
@@ -78,7 +77,6 @@ class Lines:
     y: Axis
     lines: Sequence[Line]
     wide: bool = False
-    steps: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,12 +174,9 @@ class Section:
         return bool(self.charts or self.text)
 
 
-def distribution(label: str, values: NDArray[np.float64], look: int) -> Line:
-    """Return the cumulative distribution of the finite values [n], for `Lines` with steps."""
-    x = np.sort(values[np.isfinite(values)])
-    if not len(x):
-        return Line(label, x, x, look)
-    return Line(label, np.append(x[:1], x), np.linspace(0, 1, len(x) + 1), look)
+def evenly_spaced(count: int, limit: int) -> NDArray[np.intp]:
+    """Return at most `limit` evenly spaced places of 0 … count − 1, both ends included."""
+    return np.unique(np.linspace(0, count - 1, min(count, limit)).astype(np.intp))
 
 
 def is_wide(values: AnyArray) -> bool:

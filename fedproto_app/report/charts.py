@@ -11,7 +11,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedproto_app.core.charts import (
     Axis,
@@ -22,7 +21,6 @@ from fedproto_app.core.charts import (
     Line,
     Lines,
     Section,
-    distribution,
     gain_text,
     is_wide,
     number,
@@ -31,7 +29,7 @@ from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.comparison import Pair, Question, mean_errors, questions
 from fedproto_app.report.drawing import charts_png
 from fedproto_app.report.run_files import Record
-from fedproto_app.report.runs import Group, read_clients, read_rounds, read_task
+from fedproto_app.report.runs import Group, Run, read_rounds, read_task
 from fedproto_app.report.taking_part import Candidate, chosen_to_share
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import TaskMetrics
@@ -78,23 +76,32 @@ def gains_chart(chosen: Candidate) -> Bars | None:
 
 def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     """Return the section with a row of dots per group: a dot per client, a stroke at the median."""
-    metrics, rows = report_for(groups[0].task).metrics, []
-    for group, label in list(zip(groups, labels, strict=True))[:MOST_METHODS]:
-        errors = mean_errors(group, metrics)
-        if errors:
-            middle = median(errors.values())
-            rows.append(DotRow(label, np.array([*errors.values()]), [*errors], middle))
+    metrics = report_for(groups[0].task).metrics
+    shown = list(zip(labels, groups, strict=True))[:MOST_METHODS]
+    about = "Each dot is a client, and the stroke marks the median client."
+    if len(groups) > MOST_METHODS:
+        about += f" Shown are the first {MOST_METHODS} rows of the table of methods."
+    charts = errors_charts({label: mean_errors(group, metrics) for label, group in shown}, metrics)
+    return Section("Errors of all clients", about, charts)
+
+
+def errors_charts(
+    errors_by_label: Mapping[str, Mapping[str, float]], metrics: TaskMetrics
+) -> list[Dots]:
+    """Return the chart of the clients' test errors, a row for each label, [] without an error."""
+    rows = [
+        DotRow(label, np.array([*errors.values()]), [*errors], median(errors.values()))
+        for label, errors in errors_by_label.items()
+        if errors
+    ]
+    if not rows:
+        return []
     name, percent = metrics.error, metrics.is_accuracy
-    values = np.concatenate([np.zeros(0), *(row.values for row in rows)])
+    values = np.concatenate([row.values for row in rows])
     axis = Axis(f"test {name} of a client", log=not percent and is_wide(values), percent=percent)
     medians = [f"{row.label} {_value_text(row.middle, percent)}" for row in rows]
     text = f"Dots of the clients' test {name}. Medians: {', '.join(medians)}."
-    about = "Each dot is a client; the stroke marks the median client."
-    if len(groups) > MOST_METHODS:
-        about += f" Shown are the first {MOST_METHODS} rows of the table of methods."
-    return Section(
-        "Errors of all clients", about, [Dots("By client", text, axis, rows)] if rows else []
-    )
+    return [Dots("By client", text, axis, rows)]
 
 
 def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
@@ -164,54 +171,6 @@ def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> l
     ]
 
 
-def run_charts(run_dir: Path, task: str) -> dict[str, Sequence[Lines]]:
-    """Return the charts of one run that its artefacts allow, by the name of the picture."""
-    metrics = report_for(task).metrics
-    charts: dict[str, Sequence[Lines]] = {}
-    if (run_dir / "clients.csv").exists():
-        clients = read_clients(run_dir)
-        figures = {label: clients[column] for label, column in metrics.distributions.items()}
-        name = metrics.headline.metric.name
-        charts[f"clients-{name}.png"] = [distribution_chart(figures, metrics)]
-    if rounds := read_rounds(run_dir):
-        charts["rounds.png"] = learning_charts(_curves_of_run(rounds, task), metrics)
-    return charts
-
-
-def comparison_charts(question: Question) -> list[Lines]:
-    """Return the charts of the groups of a question.
-
-    They show the distribution over the clients of all seeds, and the mean in the first seed's run
-    against the numbers sent.
-    """
-    groups, metrics = dict(zip(question.labels, question.groups, strict=True)), question.metrics
-    column = metrics.headline.column.name
-    figures = {
-        label: np.concatenate([run.clients[column] for run in group.runs])
-        for label, group in groups.items()
-    }
-    charts = [distribution_chart(figures, metrics)]
-    charts += learning_charts(_curves_of_groups(groups), metrics, "test ")[1:]
-    return [replace(chart, title=f"{question.title}: {chart.title}") for chart in charts]
-
-
-def distribution_chart(figures: Mapping[str, NDArray[np.float64]], metrics: TaskMetrics) -> Lines:
-    """Return the chart of the cumulative distributions of clients' figures [N], by label."""
-    lines = [distribution(label, values, n) for n, (label, values) in enumerate(figures.items())]
-    lines = _merged([line for line in lines if len(line.x)])
-    clients = max((len(line.x) - 1 for line in lines), default=0)
-    values = np.concatenate([np.zeros(0), *(line.x for line in lines)])
-    x = (
-        Axis(f"{metrics.axis} of a client", percent=True, limits=(0.0, 1.0))
-        if metrics.is_accuracy
-        else Axis(f"{metrics.axis} of a client", log=is_wide(values))
-    )
-    return Lines(
-        f"{metrics.name} over {clients} clients", "Cumulative distributions over the clients.",
-        x, Axis("share of clients", percent=True), lines, steps=True,
-    )  # fmt: skip
-
-
 def difference_charts(pairs: Iterable[Pair]) -> list[Lines]:
     """Return a chart for each rival and dataset, with a line per method.
 
@@ -279,7 +238,14 @@ def draw(run_dir: Path) -> list[Path]:
 def pictures_of(run_dir: Path) -> Mapping[str, Sequence[Chart]]:
     """Return the charts of each picture that the run's artefacts allow, by file name."""
     task = read_task(run_dir)
-    return {**run_charts(run_dir, task), **report_for(task).pictures(run_dir)}
+    report, charts = report_for(task), dict[str, Sequence[Chart]]()
+    if (run_dir / "clients.csv").exists():
+        errors = mean_errors(Group((Run(run_dir, {}, {}),)), report.metrics)
+        charts["clients.png"] = errors_charts({run_dir.name: errors}, report.metrics)
+    if rounds := read_rounds(run_dir):
+        charts["rounds.png"] = learning_charts(_curves_of_run(rounds, task), report.metrics)
+    charts |= report.pictures(run_dir)
+    return {name: drawn for name, drawn in charts.items() if drawn}
 
 
 def draw_comparison(groups: Sequence[Group], file: Path) -> None:
@@ -288,15 +254,19 @@ def draw_comparison(groups: Sequence[Group], file: Path) -> None:
 
 
 def comparison_of(groups: Sequence[Group]) -> list[Chart]:
-    """Return the charts of groups of runs, question by question.
+    """Return the charts of groups of runs, question by question, as a report has them.
 
-    The charts show distributions over the clients and costs, and for the first seed's runs the
-    task's wide line charts, such as several methods' forecasts for a client.
+    The charts show errors of clients and learning curves, and for the first seed's runs the task's
+    wide line charts, such as several methods' forecasts for a client.
     """
     return [
-        chart
+        replace(chart, title=f"{question.title}: {chart.title}")
         for question in questions(groups)
-        for chart in (*comparison_charts(question), *_wide_charts(question))
+        for chart in (
+            *errors_section(question.groups, question.labels).charts,
+            *learning_section(question.groups, question.labels).charts,
+            *_wide_charts(question),
+        )
     ]
 
 

@@ -193,9 +193,9 @@ class Rivals:
             if question_key(group.runs[0], self._metrics) == asked_question and (
                 self._any_columns or group.known == run.known
             ):
-                same = [rival for rival in group.runs if rival.repetition == run.repetition]
+                repeated = [rival for rival in group.runs if rival.repetition == run.repetition]
                 _, window = run.repetition
-                rivals += (same or [r for r in group.runs if r.repetition[1] == window])[:1]
+                rivals += (repeated or [r for r in group.runs if r.repetition[1] == window])[:1]
         return rivals
 
     def _errors_of_run(self, run: Run) -> dict[str, Errors]:

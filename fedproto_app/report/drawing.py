@@ -32,6 +32,7 @@ from fedproto_app.core.charts import (
     Lines,
     Matrix,
     Points,
+    evenly_spaced,
     gain_text,
     number,
 )
@@ -95,7 +96,7 @@ _CHART_STYLE: Look = STYLE | {
 _HALF, _FULL, _HEIGHT = 420.0, 860.0, 245.0  # points. A page of 920 pixels does not scale them
 _POINTS, _DPI = 72, 150  # an inch
 _LETTER, _LEGEND_ROW = 6.6, 17.0  # points: the width of a letter, about
-_LONGEST_NAME, _LONGEST_NAME_NARROW, _LONGEST_LABEL = 28, 18, 54  # letters
+_LONGEST_NAME, _LONGEST_NAME_NARROW, _LONGEST_LABEL = 28, 20, 54  # letters
 _NAMED_ROWS, _NAMED_BARS = 40, 12
 _NAMED_KINDS = 20  # more colours cannot be distinguished
 _MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # more would be finer than a screen
@@ -287,9 +288,7 @@ class _Panel:
         if line.error is not None:
             self._error_bars(x, y, (y - line.error, y + line.error), colour)
         if line.joined:
-            [drawn] = self.axes.plot(
-                x, y, drawstyle="steps-post" if chart.steps else "default", clip_on=False, **looks
-            )
+            [drawn] = self.axes.plot(x, y, clip_on=False, **looks)
             self._tip(drawn, [line.label])
         dots = alone if line.joined and line.error is None else finite
         if dots.any() or not line.joined:
@@ -326,7 +325,7 @@ class _Panel:
                 continue
             shown = np.flatnonzero(np.isfinite(values))
             shown = shown[np.argsort(values[shown], kind="stable")]
-            shown = shown[_evenly(len(shown), _MOST_DOTS)]
+            shown = shown[evenly_spaced(len(shown), _MOST_DOTS)]
             dots = self._row_of_dots(values[shown], place, COLOURS[0], 0.55)
             self._tip(dots, [texts[dot] for dot in shown])
             if row.middle is not None and isfinite(row.middle):
@@ -352,7 +351,7 @@ class _Panel:
     def _bars(self, chart: Bars) -> float:
         """Draw named rows if there are few, else thin columns."""
         count = len(chart.names)
-        shown = _evenly(count, _MOST_BARS)
+        shown = evenly_spaced(count, _MOST_BARS)
         cut = np.clip(chart.values, -chart.limit, chart.limit)[shown]
         colours = np.where(cut > 0, _GOOD, _BAD).tolist()
         if are_rows(chart):
@@ -380,7 +379,7 @@ class _Panel:
         from matplotlib.patches import Patch
 
         height, width = chart.cells.shape
-        thin = [_evenly(size, _MOST_CELLS) for size in chart.cells.shape]
+        thin = [evenly_spaced(size, _MOST_CELLS) for size in chart.cells.shape]
         low, high = chart.span or _span(chart)
         norm: Normalize = LogNorm(low, high) if chart.log else Normalize(low, high)
         palette: Colormap = colormaps["RdBu" if chart.diverging else "viridis"]
@@ -534,11 +533,6 @@ def category_colours(count: int) -> list[Any]:
     if count <= _NAMED_KINDS:
         return [colormaps["tab20"](place) for place in (*range(0, 20, 2), *range(1, 20, 2))][:count]
     return [colormaps["turbo"](place) for place in np.linspace(0, 1, count)]
-
-
-def _evenly(count: int, limit: int) -> NDArray[np.intp]:
-    """Return at most `limit` evenly spaced places of 0 … count − 1, both ends included."""
-    return np.unique(np.linspace(0, count - 1, min(count, limit)).astype(np.intp))
 
 
 def _span(chart: Matrix) -> tuple[float, float]:

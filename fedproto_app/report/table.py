@@ -56,7 +56,7 @@ def run_table(run: Run) -> Table:
     summary = run.summary
     table = Table(
         title=f"{summary['method']} on {summary['dataset']}: "
-        f"{_plural(summary['clients'], 'client')}, {_plural(summary['rounds'], 'round')}, "
+        f"{plural(summary['clients'], 'client')}, {plural(summary['rounds'], 'round')}, "
         f"seed {summary['seed']}",
         title_justify="left",
         show_header=False,
@@ -82,7 +82,8 @@ def run_table(run: Run) -> Table:
     return table
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """Return a number with its noun."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 

@@ -166,7 +166,8 @@ def brought_by_columns(question: Question) -> list[str]:
     sentences = []
     for known, groups in by_columns.items():
         runs, best = groups[0].runs, Rivals(groups, metrics)
-        errors, rivals = ([of.best(run) for run in runs] for of in (best, without))
+        errors = [best.best(run) for run in runs]
+        rivals = [without.best(run) for run in runs]
         constant = _constant(merged(errors), metrics) | _constant(merged(rivals), metrics)
         gain = gain_between(errors, rivals, constant)
         if gain.ratios:

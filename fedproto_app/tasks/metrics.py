@@ -78,7 +78,6 @@ class Figure:
     metric: the quantity and its model. over: the name of a metric of the same model that it is
     divided by, "" for none. A client where that is 0 has no such figure. column: in clients.csv.
     round: in rounds.jsonl, the mean over the clients. summary: in summary.json.
-    label: its name in the chart of the clients' distributions, "" if the chart leaves it out.
     jumps: whether tiny differences in predictions may change it a lot.
     """
 
@@ -87,7 +86,6 @@ class Figure:
     column: Field = _NOWHERE
     round: Field = _NOWHERE
     summary: tuple[Field, ...] = ()
-    label: str = ""
     jumps: bool = False
 
     def value(self, metrics: Mapping[Metric, float]) -> float | None:
@@ -108,7 +106,7 @@ class TaskMetrics:
     is better, computed from validation data only. kept, kept_validation: of the models that clients
     end with. compared: of these models too, compares methods client by client.
     is_accuracy: whether the test figure is the share of right answers, 0 … 1, or else an error.
-    name, axis: of the test figure in titles and on axes. kept_error, error: the names of the errors
+    axis: the test figure with its unit. kept_error, error: the names of the errors
     of `kept` and `compared`, 1 minus an accuracy. caption: the text below a comparison.
     inputs: the settings of ``[data]`` that change the models' inputs but not the test part. Runs
     that differ in any other setting of ``[data]`` cannot be compared. orders: fields of
@@ -125,7 +123,6 @@ class TaskMetrics:
     kept: Figure
     kept_validation: Figure
     compared: Figure
-    name: str
     axis: str
     kept_error: str
     error: str
@@ -166,12 +163,6 @@ class TaskMetrics:
         fields = [field for figure in self._in_order(self.headline) for field in figure.summary]
         fields = sorted(filter(lambda field: field.title, fields), key=lambda field: field.later)
         return [*fields, *self.more_summary]
-
-    @property
-    def distributions(self) -> dict[str, str]:
-        """The columns of clients.csv in the chart of the clients' distributions, by label."""
-        shown = (figure for figure in self._in_order(self.headline) if figure.label)
-        return {figure.label: figure.column.name for figure in shown}
 
     def _in_order(self, *first: Figure) -> list[Figure]:
         return [*first, *(figure for figure in self.figures if figure not in first)]

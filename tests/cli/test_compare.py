@@ -91,7 +91,7 @@ def test_pictures_prints_what_it_drew(fedproto: Fedproto, tmp_path: Path) -> Non
     outcome = fedproto("pictures", run)
     assert outcome.code == 0
     assert outcome.out.splitlines() == [
-        str(run / "pictures" / name) for name in ("clients-mse.png", "rounds.png")
+        str(run / "pictures" / name) for name in ("clients.png", "rounds.png")
     ]
 
 

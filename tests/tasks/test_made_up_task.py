@@ -54,7 +54,7 @@ class Gambling(ForecastingTask):
 class Winnings(ForecastingReport):
     """A report that differs only in how its figure is named."""
 
-    metrics = replace(FORECASTING, name="winnings", axis="winnings (€)")
+    metrics = replace(FORECASTING, axis="winnings (€)")
 
 
 def throw(settings: Settings, partition: int, partitions: int) -> Shard:
@@ -117,7 +117,7 @@ def test_its_clients_and_its_class_and_its_report() -> None:
     assert load_shard(settings, 0, 2).refused == {"bob": "lost"}
     task = make_task(settings, DataShape())
     assert type(task) is Gambling
-    assert report_for("gambling").metrics.name == "winnings"
+    assert report_for("gambling").metrics.axis == "winnings (€)"
 
 
 def test_methods_train_on_it(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.charts import Axis, Chart, Line, Lines, Matrix, Section, is_wide
 from fedproto_app.core.errors import FedProtoError
-from fedproto_app.data.sources import load_series
 from fedproto_app.maths.even_choice import evenly
 from fedproto_app.report.forecasting.examples import (
     Forecast,
@@ -24,6 +23,7 @@ from fedproto_app.report.forecasting.examples import (
     kept_forecasts,
     last_periods,
     ranked_clients,
+    series_of,
 )
 from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.forecasting.responses import response_charts, response_sections
@@ -301,9 +301,7 @@ def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.float
         return None
     try:
         settings = settings_from(read_run(run_dir).settings)
-        series = {client.name: client for client in load_series(settings.data)}
-        if missing := sorted(set(names) - set(series)):
-            raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
+        series = series_of(settings, names)
         return raw_divergence([series[name] for name in names], settings.data)
     except (FedProtoError, OSError) as error:
         _log.info("%s: no divergence of the clients' data: %s", run_dir, error)
@@ -322,9 +320,7 @@ def alike_together(divergence: NDArray[np.floating], groups: NDArray[np.str_]) -
     clients = len(groups)
     if clients < 2:
         return np.arange(clients)
-    complete = np.nan_to_num(
-        divergence.astype(np.float64), nan=np.log(2)
-    )  # unknown: most different
+    complete = np.nan_to_num(divergence.astype(np.float64), nan=np.log(2))  # the most different
     distances = squareform((complete + complete.T) / 2, checks=False)
     leaves = leaves_list(linkage(distances, method="average"))
     by_group = np.argsort(groups[leaves], kind="stable")

@@ -168,6 +168,16 @@ def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[st
     )
 
 
+def series_of(settings: Settings, clients: Iterable[str]) -> dict[str, ClientSeries]:
+    """Return the clients' series, or raise `FedProtoError` if the data lack one of them."""
+    from fedproto_app.data.sources import load_series
+
+    series = {client.name: client for client in load_series(settings.data)}
+    if missing := sorted(set(clients) - set(series)):
+        raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
+    return series
+
+
 def last_periods(shown: Forecast, period: int) -> NDArray[np.intp]:
     """Return the places of the test part's last periods, which are shown."""
     return np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
@@ -179,15 +189,12 @@ def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Fore
     Raises `DataError` if the data cannot be read, and `FedProtoError` if a client is missing from
     them, or if its error differs from the run's because data or model have changed.
     """
-    from fedproto_app.data.sources import load_series
     from fedproto_app.serving import require_forecasts
 
     require_forecasts(settings)
-    series = {client.name: client for client in load_series(settings.data)}
+    series = series_of(settings, (example.client for example in examples))
     forecasts = []
     for example in examples:
-        if example.client not in series:
-            raise FedProtoError(f"client {example.client!r} is not in the data, which have changed")
         forecast = _kept_forecast(example, series[example.client], settings)
         if not np.isclose(forecast.mse, example.mse, rtol=_SAME_ERROR, atol=0):
             raise FedProtoError(

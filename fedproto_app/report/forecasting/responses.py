@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from fedproto_app.core.charts import Axis, Chart, DotRow, Dots, Line, Lines, Section, number
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data.known_columns import YEAR_COLUMNS
-from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import ClientWindows, make_windows
-from fedproto_app.report.forecasting.examples import kept_responses, ranked_clients
+from fedproto_app.report.forecasting.examples import kept_responses, ranked_clients, series_of
 from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.response.curve import curve, trained_range
@@ -109,9 +108,7 @@ def _clients_of(run_dir: Path) -> _Clients | None:
         if not settings.has_response or not (run_dir / "state").is_dir():
             return None
         responses = kept_responses(run_dir, ranked_clients(run_dir, _MOST_CLIENTS))
-        series = {client.name: client for client in load_series(settings.data)}
-        if missing := sorted(set(responses) - set(series)):
-            raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
+        series = series_of(settings, responses)
         for name, response in responses.items():
             if len(series[name].columns) != len(response.columns.is_used):
                 raise FedProtoError("the data have other known columns, and so have changed")

@@ -135,7 +135,7 @@ def facts(groups: Sequence[Group], shown: Group) -> list[tuple[str, str]]:
 
 def _methods(groups: Sequence[Group]) -> str:
     names = list(dict.fromkeys(group.title for group in groups))
-    return ", ".join(names) if len(names) <= 4 else f"{len(names)} ({len(groups)} rows)"
+    return ", ".join(names) if len(names) <= 4 else str(len(names))
 
 
 def _duration(seconds: float) -> str:

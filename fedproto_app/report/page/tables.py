@@ -7,11 +7,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from typing import TypeVar
 
-import numpy as np
-
-from fedproto_app.report.comparison import BEST_ALONE, PAIR_COLUMNS, mean_errors, pairs
+from fedproto_app.core.charts import evenly_spaced
+from fedproto_app.report.comparison import (
+    BEST_ALONE,
+    PAIR_COLUMNS,
+    mean_errors,
+    pairs,
+    percent_gain,
+)
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.runs import Group, Run
 from fedproto_app.report.table import figure_texts, samples_texts, shown_columns
@@ -31,7 +35,6 @@ _PRIVACY_WORDS = {
     "delta": "δ: the probability that this bound fails",
     "unit": "the protected unit: a sample, or all data of a client",
 }
-Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def _clients_of_run(group: Group) -> PageTable | None:
     texts = [samples_texts(table), *(figure_texts(table, field) for field in shown)]
     keys = [table[name].tolist() for name in ("samples", *(field.name for field in shown))]
     rows = []
-    for n in _evenly_chosen(range(len(table.clients))):
+    for n in evenly_spaced(len(table.clients), MOST_CLIENTS):
         cells = [Cell(text[n], _key(key[n]), True) for text, key in zip(texts, keys, strict=True)]
         client, true_group = table.clients[n], table.groups[n]
         rows.append(Row([Cell(client), Cell(true_group), *cells], group=true_group))
@@ -166,18 +169,20 @@ def _clients_by_method(
         return None
     ratios = chosen.gain.ratios if chosen else {}
     rows = []
-    for name in _evenly_chosen(sorted(names)):
+    names.sort()
+    for name in (names[place] for place in evenly_spaced(len(names), MOST_CLIENTS)):
         cells = [_error_cell(error_of.get(name), metrics) for error_of in errors.values()]
         side = ""
         if chosen is not None:
-            gain = 1 - ratios.get(name, inf)
-            text = f"{100 * gain:+.1f}%".replace("-", "−") if isfinite(gain) else UNKNOWN
+            ratio = ratios.get(name, inf)
             cells = [
-                Cell(text, gain if isfinite(gain) else inf, True),
+                Cell(percent_gain(ratio), 1 - ratio, True)
+                if isfinite(ratio)
+                else Cell(UNKNOWN, inf, True),
                 _error_cell(chosen.rival[name].test if name in chosen.rival else None, metrics),
                 *cells,
             ]
-            gains = is_lower(ratios.get(name, inf), 1)
+            gains = is_lower(ratio, 1)
             side = "" if name not in ratios else "gains" if gains else "does not gain"
         rows.append(Row([Cell(name), Cell(group_of[name]), *cells], group_of[name], side))
     beside = ["gain", BEST_ALONE] if chosen else []
@@ -221,12 +226,6 @@ def _table(
         note,
         len(rows) >= _FEWEST_TO_FILTER,
     )
-
-
-def _evenly_chosen(rows: Sequence[Kind]) -> list[Kind]:
-    if len(rows) <= MOST_CLIENTS:
-        return list(rows)
-    return [rows[place] for place in np.linspace(0, len(rows) - 1, MOST_CLIENTS).astype(int)]
 
 
 def _error_cell(error: float | None, metrics: TaskMetrics) -> Cell:

@@ -10,7 +10,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.charts import Axis, Chart, Line, Lines, Matrix, Points, Section
+from fedproto_app.core.charts import (
+    Axis,
+    Chart,
+    Line,
+    Lines,
+    Matrix,
+    Points,
+    Section,
+    evenly_spaced,
+)
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.images.charts import partition_section
 from fedproto_app.report.runs import read_clients, read_run
@@ -247,10 +256,8 @@ def embedding_charts(embeddings: Embeddings) -> list[Points]:
     One is coloured by target, the other by true group, or by client if groups are unknown.
     """
     total = len(embeddings.vectors)
-    shown = np.arange(min(total, _MOST_POINTS)) * total // min(total, _MOST_POINTS)
-    shown = np.random.default_rng(0).permutation(
-        shown
-    )  # otherwise the last kind would hide the others
+    # In random order, as otherwise the last kind would hide the others.
+    shown = np.random.default_rng(0).permutation(evenly_spaced(total, _MOST_POINTS))
     plane, shares = main_plane(embeddings.vectors)
     x = Axis(f"first principal component ({shares[0]:.0%} of the variance)")
     y = Axis(f"second principal component ({shares[1]:.0%})")

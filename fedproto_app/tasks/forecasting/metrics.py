@@ -74,7 +74,6 @@ _KEPT_MODELS = Figure(
     column=Field("mse", "MSE"),
     round=Field("kept_test_mse"),
     summary=(_MEAN, _MEDIAN, _WORST),
-    label="kept model",
 )
 # Clients are compared by absolute errors: their ratio is the same in the data's units.
 _KEPT_MAE = Figure(
@@ -91,7 +90,6 @@ _LAST = Figure(
     column=Field("last_mse"),
     round=Field("test_mse", "test MSE"),
     summary=(Field("last_mse", "last MSE", only_wide=True, later=True),),
-    label="last model",
 )
 _MAE_UNITS = Figure(kept(MAE_UNITS), column=Field("mae_units"), summary=(Field("mae_units"),))
 # The MAE over the mean absolute seasonal difference of the train part (Hyndman and Koehler 2006).
@@ -151,7 +149,6 @@ FORECASTING = TaskMetrics(
     kept=_KEPT_MODELS,
     kept_validation=_KEPT_VALIDATION,
     compared=_KEPT_MAE,
-    name="error",
     axis="test MSE (standardised)",
     kept_error="MSE",
     error="MAE",

@@ -54,21 +54,18 @@ AVERAGED = Figure(
     column=_A_GLO,
     round=_A_GLO,
     summary=(_A_GLO,),
-    label="averaged model",
 )
 LOCAL_MODELS = Figure(
     replace(ACCURACY, model=Model.LOCAL),
     column=_A_LOC,
     round=_A_LOC,
     summary=(_A_LOC,),
-    label="own model",
 )
 _KEPT_MODELS = Figure(
     replace(ACCURACY, model=Model.KEPT),
     column=_percent("accuracy_kept", "kept %"),
     round=Field("accuracy_kept"),
     summary=(Field("accuracy_kept"),),
-    label="kept model",
 )
 _VALIDATION = Figure(
     ERROR,
@@ -105,7 +102,6 @@ CLASSIFICATION = TaskMetrics(
     kept_validation=_KEPT_VALIDATION,
     compared=_KEPT_MODELS,
     is_accuracy=True,
-    name="accuracy of own models",
     axis="test accuracy",
     kept_error="share of wrong answers",
     error="share of wrong answers",

@@ -41,21 +41,18 @@ def _metrics(
         column=shown(name, f"last {unit}"),
         round=shown(name, progress[1]),
         summary=(shown(name, f"last {unit}", spread=True),),
-        label="model of the last round",
     )
     kept_model = Figure(
         replace(test, model=Model.KEPT),
         column=shown(f"{name}_kept", f"kept {unit}"),
         round=Field(f"{name}_kept"),
         summary=(shown(f"{name}_kept", f"kept {unit}", spread=True),),
-        label="kept model",
     )
     own_head = Figure(
         replace(test, model=Model.LOCAL),
         column=shown(f"{name}_local", f"own head {unit}"),
         round=Field(f"{name}_local"),
         summary=(Field(f"{name}_local"),),
-        label="client's own head",
     )
     averaged = Figure(
         replace(test, shared=True),
@@ -115,7 +112,6 @@ CLASSES = _metrics(
     progress=("val error %", "accuracy %"),
     unit="%",
     is_accuracy=True,
-    name="accuracy",
     axis="test accuracy",
     error="share of wrong answers",
 )
@@ -126,7 +122,6 @@ NUMBERS = _metrics(
     progress=("val RMSE", "RMSE"),
     unit="RMSE",
     more=(MAE,),
-    name="error",
     axis="test RMSE (the data's units)",
     error="RMSE",
 )

@@ -37,7 +37,7 @@ from tests.helpers import weather
 from tests.helpers.local_grid import run_locally, small_settings
 from tests.report.made_runs import add_divergence
 
-CHARTS = ["clients-mse.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]
+CHARTS = ["clients.png", "rounds.png", "divergence.png", "filter.png", "forecast.png"]
 
 
 def simulated(tmp_path: Path, **changes: Any) -> tuple[Settings, Path]:

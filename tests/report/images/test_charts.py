@@ -19,7 +19,7 @@ from fedproto_app.report.images.charts import (
 from tests.report.made_runs import classification_record, make_classification_run
 from tests.report.test_charts import approximately, points
 
-CHARTS = ["clients-accuracy.png", "rounds.png", "stages.png", "classes.png", "partition.png"]
+CHARTS = ["clients.png", "rounds.png", "stages.png", "classes.png", "partition.png"]
 
 
 @pytest.mark.parametrize("averages", [True, False])
@@ -30,10 +30,9 @@ def test_a_run_gets_five_pictures(tmp_path: Path, averages: bool) -> None:
 
 def test_clients_and_rounds(tmp_path: Path) -> None:
     charts = pictures_of(make_classification_run(tmp_path / "a", (0.25, 0.5, None)))
-    [clients] = charts["clients-accuracy.png"]
-    local, averaged = [(0.25, 0.5), (0.5, 1)], [(0.15, 0.5), (0.4, 1)]
-    expected = {"own model = kept model": local, "averaged model": averaged}
-    assert points(clients) == approximately(expected)
+    [clients] = charts["clients.png"]
+    assert isinstance(clients, Dots)
+    assert [row.values.tolist() for row in clients.rows] == [[0.75, 0.5]]  # 1 minus accuracy
     by_round = points(charts["rounds.png"][0])
     assert by_round["own model (A_loc)"] == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert [y for _, y in by_round["validation images"]] == pytest.approx([0.5, 0.75, 5 / 6])
