@@ -108,6 +108,11 @@ CLASS_ROWS = {
         "closed form, alone", {"method": "analytic", "analytic.sharing": "none"}, 2
     ),
     "analytic": Row("closed form, together", {"method": "analytic"}, 3),
+    "analytic-clustered": Row(
+        "closed form, together in clusters",
+        {"method": "analytic", "analytic.sharing": "clustered"},
+        3,
+    ),
 }
 SCALING = "data.sequences.scaling"
 SCALINGS = ("none", "client", "sequence")
@@ -598,7 +603,17 @@ def _plan_of_classes(
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
     compares_scalings = not images and SCALING not in wishes.changes
     rows = _with_scalings(CLASS_ROWS) if compares_scalings else CLASS_ROWS
+    rows = {name: row for name, row in rows.items() if _is_possible({**table, **row.changes})}
     return Plan(table, rows, facts, TOGETHER[False], warnings=doubts)
+
+
+def _is_possible(settings: Changes) -> bool:
+    """Return whether a row goes with what the person sets. Noise and masks rule out clusters."""
+    try:
+        settings_from(settings)
+    except SettingsError:
+        return settings.get("analytic.sharing") != "clustered"
+    return True
 
 
 def _with_scalings(rows: Mapping[str, Row]) -> dict[str, Row]:
