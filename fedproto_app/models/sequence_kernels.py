@@ -7,8 +7,8 @@ count.
 ROCKET (Dempster, Petitjean and Webb, Data Mining and Knowledge Discovery 2020): of the response to
 a random kernel, the share of positive steps and the maximum.
 
-MiniRocket (Dempster, Schmidt and Webb, KDD 2021): 84 fixed kernels of nine taps, of which three
-weigh 2 and six −1, at dilations δ. A feature is the proportion of positive values
+MiniRocket (Dempster, Schmidt and Webb, KDD 2021): 84 fixed kernels of nine taps, three of weight 2
+and six of weight −1, at dilations δ. A feature is the proportion of positive values
 
     PPV = share of the steps t with (w ∗ x)_t > b,   (w ∗ x)_t = Σ_i w_i · x_{t + (i − 4) δ},
 
@@ -157,14 +157,10 @@ class SequenceKernelClassifier(LinearHeadModel):
             for view in (sequences, scaled_by_themselves(sequences, inside.unsqueeze(2)))
         ]
         steps = inside.unsqueeze(1)
-        random, shares = (
-            [
-                feature
-                for kernels, view in zip(of_views, views, strict=True)
-                for feature in kernels.features(view, steps)
-            ]
-            for of_views in (self._random, self._positive)
-        )
+        random, shares = [], []
+        for view, kernels, positive in zip(views, self._random, self._positive, strict=True):
+            random += kernels.features(view, steps)
+            shares += positive.features(view, steps)
         projected = (torch.cat(shares, dim=1) - 0.5) @ self._projection.to(sequences)
         return torch.cat([*random, projected], dim=1)
 
