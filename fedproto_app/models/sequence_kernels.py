@@ -39,6 +39,7 @@ for _row, _places in enumerate(combinations(range(9), 3)):
 _DILATIONS = (1, 2, 4, 8, 16, 32, 64)
 _BIASES = 2  # of each kernel, dilation and view
 _MOST_DIMENSIONS = 9  # that a kernel of nine taps adds up
+_WEIGHT = 0.1  # of a share in a projection, so that this varies as much as other features
 _VIEWS = 2
 
 
@@ -80,22 +81,24 @@ class RandomKernels:
 
 
 class PositiveShares:
-    """The shares of positive responses to the 84 kernels, [n, 84 · _BIASES · dilations]."""
+    """The shares of positive responses to the 84 kernels at all dilations and biases, each minus
+    the share of normal responses, so that vectors are short, as noise for privacy needs them."""
 
     def __init__(self, dimensions: int, generator: torch.Generator) -> None:
         self._parts = []
         for dilation in _DILATIONS:
             used = torch.stack([_used(dimensions, generator) for _ in _TAPS])
             quantiles = 0.05 + 0.9 * torch.rand(len(_TAPS), _BIASES, generator=generator)
-            self._parts.append((dilation, used, torch.special.ndtri(quantiles)))
+            self._parts.append((dilation, used, quantiles))
 
     def features(self, sequences: Tensor, inside: Tensor) -> list[Tensor]:
-        """Return the shares of sequences [n, d, T]. inside: [n, 1, T] bool."""
+        """Return features [n, 84] of sequences [n, d, T]. inside: [n, 1, T] bool."""
         shares = []
-        for dilation, used, z in self._parts:
+        for dilation, used, quantiles in self._parts:
             response = responses(sequences, used.to(sequences), dilation)
-            for bias in z.to(sequences).unbind(dim=1):
-                shares.append(positive_shares(response, bias, inside))
+            for quantile in quantiles.to(sequences).unbind(dim=1):
+                share = positive_shares(response, torch.special.ndtri(quantile), inside)
+                shares.append(share - (1 - quantile))
         return shares
 
 
@@ -134,7 +137,7 @@ class SequenceKernelClassifier(LinearHeadModel):
         self._positive = [PositiveShares(dimensions, generator) for _ in range(_VIEWS)]
         shares = _VIEWS * len(_DILATIONS) * len(_TAPS) * _BIASES
         width = features - 2 * _VIEWS * kernels
-        self._projection = torch.randn(shares, width, generator=generator) / math.sqrt(width)
+        self._projection = _WEIGHT * torch.randn(shares, width, generator=generator)
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         return {}
@@ -161,7 +164,7 @@ class SequenceKernelClassifier(LinearHeadModel):
         for view, kernels, positive in zip(views, self._random, self._positive, strict=True):
             random += kernels.features(view, steps)
             shares += positive.features(view, steps)
-        projected = (torch.cat(shares, dim=1) - 0.5) @ self._projection.to(sequences)
+        projected = torch.cat(shares, dim=1) @ self._projection.to(sequences)
         return torch.cat([*random, projected], dim=1)
 
 
