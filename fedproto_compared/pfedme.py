@@ -13,6 +13,7 @@ The server takes w ← (1 − β)·w + β·mean of the w_n.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
@@ -27,16 +28,21 @@ from fedproto_app.core.round import Round
 from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
 from fedproto_app.maths.losses import proximal_term
 from fedproto_app.maths.optim import CohortOptimizer
+from fedproto_app.settings import Settings
+from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import Batch
 
+_STRONG = 15.0  # the paper's λ
+_log = logging.getLogger(__name__)
+
 
 class PFedMeSettings(Section):
     """``[pfedme]``."""
 
-    proximal_lambda: Positive = setting(15.0, "pull of the personal model to the global one (λ)")
+    proximal_lambda: Positive = setting(_STRONG, "pull of the personal model to the global one (λ)")
     inner_steps: Count = setting(5, "optimiser steps of the personal model on each batch (K)")
     outer_step: ShareOrOne = setting(
         0.1, "share of the way to the personal model that w goes after each batch (η·λ)"
@@ -115,6 +121,15 @@ class PFedMeStrategy(FedAvgStrategy):
     """
 
     section: PFedMeSettings
+
+    def __init__(self, settings: Settings, federation: Federation) -> None:
+        super().__init__(settings, federation)
+        if self.section.proximal_lambda >= _STRONG:
+            _log.warning(
+                "pfedme.proximal-lambda = %g holds personal models close to the shared one, and 1 "
+                "was better on series and on digits",
+                self.section.proximal_lambda,
+            )
 
     def renewed(self, mean: Arrays, round_: Round) -> Arrays:
         beta = np.float32(self.section.server_step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from fedproto_app.core.section import Section
 
@@ -148,6 +148,7 @@ class Method:
     rounds: as many as it has, where that is not for the settings to say.
     pretraining: the phase that the method itself brings before its own rounds, if it does.
     learns_without_labels: whether sequences without a label are of use to a run.
+    scaling: of labelled sequences, where ``data.sequences.scaling`` leaves it to the method.
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
@@ -170,6 +171,7 @@ class Method:
     rounds: Callable[[RunSettings], int] | None = None
     pretraining: Pretraining | None = None
     learns_without_labels: Callable[[RunSettings], bool] = lambda settings: False
+    scaling: Literal["sequence", "client", "none"] = "sequence"
     needs_simulation: str = ""
     cannot_forecast: str = ""
     joined_clients: str = ""

@@ -106,9 +106,12 @@ CLASS_ROWS = {
         "closed form (local)", {"method": "analytic", "analytic.sharing": "none"}, 2
     ),
     "analytic": Row("closed form (federated)", {"method": "analytic"}, 3),
+    "analytic-clustered": Row(
+        "closed form (federated, clustered)",
+        {"method": "analytic", "analytic.sharing": "clustered"},
+        3,
+    ),
 }
-SCALING = "data.sequences.scaling"
-SCALINGS = ("none", "client", "sequence")
 
 
 @dataclass(frozen=True)
@@ -580,28 +583,17 @@ def _plan_of_classes(
         )
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
-    compares_scalings = not images and SCALING not in wishes.changes
-    rows = _with_scalings(CLASS_ROWS) if compares_scalings else CLASS_ROWS
+    rows = {name: row for name, row in CLASS_ROWS.items() if _is_possible({**table, **row.changes})}
     return Plan(table, rows, facts, TOGETHER[False], warnings=doubts)
 
 
-def _with_scalings(rows: Mapping[str, Row]) -> dict[str, Row]:
-    """Return each closed form with every scaling: none suits all sequences, so validation decides.
-
-    A row with the default scaling keeps its name.
-    """
-    default = DataSettings().sequences.scaling
-    complete = {}
-    for name, row in rows.items():
-        if row.changes["method"] != TOGETHER[False]:
-            complete[name] = row
-            continue
-        for scaling in SCALINGS:
-            changes = {**row.changes, SCALING: scaling}
-            complete[name if scaling == default else f"{name}-{scaling}"] = Row(
-                f"{row.title}, scaling {scaling}", changes, row.cost
-            )
-    return complete
+def _is_possible(settings: Changes) -> bool:
+    """Return whether a row goes with what the person sets. Noise and masks rule out clusters."""
+    try:
+        settings_from(settings)
+    except SettingsError:
+        return settings.get("analytic.sharing") != "clustered"
+    return True
 
 
 def _image_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:

@@ -39,6 +39,7 @@ from fedproto_app.report.runs import (
     read_rounds,
 )
 from fedproto_app.report.task_report import report_for
+from fedproto_app.settings import defaults_of
 from fedproto_app.tasks.metrics import TaskMetrics
 
 _TELLING = 1 + RELEVANT  # a smaller difference, as a multiple, contradicts nothing
@@ -94,17 +95,19 @@ class Candidate:
     missing: Sequence[str]
     known: KnownColumns
 
-    def promise(self, metrics: TaskMetrics) -> tuple[int, float, str]:
+    def promise(self, metrics: TaskMetrics) -> tuple[int, float, int, str]:
         """Return the sort key that chooses a candidate. The smallest wins.
 
         First the number of clients without an error, then the validation error of the best round,
-        the mean over clients and seeds.
+        the mean over clients and seeds. Of equal ones the nearest to the default settings wins.
         """
         errors = []
         for run in self.group.runs:
             validation = [client.validation for client in client_errors(run, metrics).values()]
             errors.append(validation_error(run.folder, validation, metrics) if validation else inf)
-        return len(self.rival.keys() - self.errors), fmean(errors), self.label
+        defaults, settings = defaults_of(self.group.method), known_settings(self.group.runs[0])
+        changed = sum(settings.get(key) != value for key, value in defaults.items())
+        return len(self.rival.keys() - self.errors), fmean(errors), changed, self.label
 
     @property
     def finding(self) -> Finding:
@@ -251,14 +254,17 @@ def verdict(chosen: Candidate) -> list[str]:
     if chosen.finding is Finding.OPEN:
         lead += f", because {_why_open(chosen)}"
     same = " with the same columns" if chosen.known else ""
-    finding = (
-        f"{lead}: with {label} the median client's test {metrics.error} is "
-        f"{compared_text(gain.ratio)} that of its best local model{same} ({_basis(gain)})."
+    of_median = (
+        f"median client's test {metrics.error} is {compared_text(gain.ratio)} that of its best "
+        f"local model{same} ({_basis(gain)})."
     )
     medians = _medians(chosen, metrics)
+    if metrics.is_accuracy:
+        sentences = [f"{lead}: with {label} {_right(chosen)}.", f"The {of_median}"]
+    else:
+        sentences = [f"{lead}: with {label} the {of_median}", _counted(gain)]
     return [
-        finding,
-        _counted(gain),
+        *sentences,
         *_not_converged(chosen),
         *_in_units(medians),
         *_against(chosen, metrics, medians),
@@ -270,6 +276,19 @@ def _why_open(chosen: Candidate) -> str:
     if chosen.gain.finding is Finding.PAYS:
         return f"the model of {chosen.label} did not run without sharing"
     return chosen.gain.why_open
+
+
+def _right(chosen: Candidate) -> str:
+    """State the mean accuracies, federated and local, and how many clients gain and lose."""
+    clients, gain = chosen.errors.keys() & chosen.rival.keys(), chosen.gain
+    federated, local = _mean_errors_of_both(chosen, clients)
+    level = len(gain.ratios) - gain.better - gain.worse
+    kinds = {"gain": gain.better, "lose": gain.worse, "stay level": level}
+    sides = [f"{number} {kind}" for kind, number in kinds.items() if number]
+    return (
+        f"{1 - federated:.1%} instead of {1 - local:.1%} are right, the mean over {len(clients)} "
+        f"clients: {', '.join(sides)}"
+    )
 
 
 def _counted(gain: Gain) -> str:
@@ -324,9 +343,7 @@ def _against(
     gains = chosen.gain.ratio < 1
     figures = [(f"the median {name}", together, alone) for name, together, alone in medians]
     if clients := sorted(chosen.errors.keys() & chosen.rival.keys()):
-        federated = fmean(chosen.errors[client].test for client in clients)
-        local = fmean(chosen.rival[client].test for client in clients)
-        figures.insert(0, (f"the mean {metrics.error}", federated, local))
+        figures.insert(0, (f"the mean {metrics.error}", *_mean_errors_of_both(chosen, clients)))
     opposed = [
         f"{name} ({together:.3g}, local {alone:.3g})"
         for name, together, alone in figures
@@ -336,6 +353,12 @@ def _against(
         return []
     better = "the best local model" if gains else chosen.label
     return [f"By {' and '.join(opposed)} {better} is better."]
+
+
+def _mean_errors_of_both(chosen: Candidate, clients: Iterable[str]) -> tuple[float, float]:
+    clients = sorted(clients)
+    federated = fmean(chosen.errors[client].test for client in clients)
+    return federated, fmean(chosen.rival[client].test for client in clients)
 
 
 def _medians(chosen: Candidate, metrics: TaskMetrics) -> list[tuple[str, float, float]]:

@@ -152,8 +152,8 @@ class SequenceSettings(Section):
     """``[data.sequences]``: how labelled sequences are read (docs: sequences.md)."""
 
     steps: CountOrZero = setting(0, "resample longer sequences to this many steps (0: never)")
-    scaling: Literal["sequence", "client", "none"] = setting(
-        "sequence", "[how values are scaled](sequences.md#steps-and-scale)"
+    scaling: Literal["auto", "sequence", "client", "none"] = setting(
+        "auto", "[how values are scaled](sequences.md#steps-and-scale)"
     )
     window: Annotated[int, Field(ge=2)] = setting(100, "steps per window of `recordings`")
     stride: Count = setting(100, "steps from one window to the next")

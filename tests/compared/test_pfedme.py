@@ -52,3 +52,11 @@ def test_the_server_goes_so_far_towards_the_mean(beta: float) -> None:
     strategy.model = {NAME: np.float32([1, 2])}
     renewed = strategy.renewed({NAME: np.float32([3, -2])}, Round())
     np.testing.assert_allclose(renewed[NAME], [1 + 2 * beta, 2 - 4 * beta], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("strength", "warns"), [(15.0, True), (1.0, False)])
+def test_a_strong_pull_is_warned_of(
+    strength: float, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    server_of("pfedme", **{"pfedme.proximal-lambda": strength})
+    assert ("pfedme.proximal-lambda = 15" in caplog.text) == warns

@@ -22,7 +22,6 @@ from fedproto_app.core.methods import METHODS
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.experiments.trial import (
     KNOWN_ROWS,
-    SCALING,
     SERIES_ROWS,
     Plan,
     Trial,
@@ -224,21 +223,18 @@ def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path:
 
 
 @pytest.mark.exhaustive
-def test_validation_chooses_the_scaling_of_sequences(tmp_path: Path) -> None:
-    planned = plan(levels(tmp_path))
-    assert list(planned.rows) == [
-        *("naive", "analytic-alone-none", "analytic-alone-client", "analytic-alone"),
-        *("analytic-none", "analytic-client", "analytic"),
-    ]
-    chosen = {name: row.changes.get(SCALING) for name, row in planned.rows.items()}
-    assert (chosen["analytic-client"], chosen["analytic"]) == ("client", "sequence")
-    trial = try_plan(planned, tmp_path / "runs", QUIET)
-    assert "scaling=none" in trial.verdict or "scaling=client" in trial.verdict
+def test_levels_that_tell_the_classes_are_seen(tmp_path: Path) -> None:
+    """Of these sequences, scaling each by itself takes away what tells the classes apart."""
+    trial = try_plan(plan(levels(tmp_path)), tmp_path / "runs", QUIET)
     right = {score.title: score.figures["right answers %"] for score in trial.scores}
-    assert right["closed form, together, scaling sequence"] < 75
-    assert right["closed form, together, scaling none"] > 95
-    rows = plan(levels(tmp_path), changes={SCALING: "client"}).rows
-    assert list(rows) == ["naive", "analytic-alone", "analytic"]
+    assert right["closed form (federated)"] > 95
+
+
+def test_classes_are_tried_in_clusters_unless_noise_rules_these_out(tmp_path: Path) -> None:
+    rows = ["naive", "analytic-alone", "analytic", "analytic-clustered"]
+    assert list(plan(levels(tmp_path)).rows) == rows
+    noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
+    assert list(plan(levels(tmp_path), changes=noise).rows) == rows[:-1]
 
 
 @pytest.mark.parametrize(

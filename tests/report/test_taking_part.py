@@ -83,6 +83,17 @@ def test_one_rule(errors: Sequence[float | None], expected: str, tmp_path: Path)
     assert sentence.startswith(expected)
 
 
+def test_right_answers_are_stated_with_who_gains(tmp_path: Path) -> None:
+    """Clients alone are right in 80%, and together two in 90%, three in 80% and one in 75%."""
+    sent = {"method": "analytic", "parameters_up": 6, "parameters_down": 6}
+    together = make_classification_run(tmp_path / "a", (0.9, 0.9, 0.8, 0.8, 0.8, 0.75), **sent)
+    nothing = {"method": "solo", "parameters_up": 0, "parameters_down": 0}
+    rival = make_classification_run(tmp_path / "b", (0.8,) * 6, **nothing)
+    (sentence,) = sentences(together, rival)
+    assert "with analytic 82.5% instead of 80.0% are right, the mean over 6 clients: " in sentence
+    assert ": 2 gain, 1 lose, 3 stay level. The median client's test share of wrong" in sentence
+
+
 def test_fewer_than_six_clients_leave_it_open(tmp_path: Path) -> None:
     """However large their gain."""
     folders = shared(tmp_path / "a", (0.1,) * 5), alone(tmp_path / "b", (1.0,) * 5)
@@ -158,7 +169,8 @@ def test_a_client_whose_values_repeat_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_label_has_only_what_its_kind_needs(tmp_path: Path) -> None:
-    """Two ways of sharing differ in a setting; alone there is one kindred."""
+    """Two ways of sharing differ in a setting; alone there is one kindred. Of equally good ones the
+    default is chosen."""
     kinds = [(how, {"kindred": {"sharing": how}, "method": "kindred"}) for how in ("kin", "common")]
     folders = [
         shared(tmp_path / how, (0.5, 0.5), method="kindred", settings=table, settings_digest=how)

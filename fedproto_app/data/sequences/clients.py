@@ -124,10 +124,12 @@ def resampled(steps: Steps, longest: int) -> Steps:
 def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Callable[[Steps], Steps]:
     """Return the function that scales a client's sequences, by ``data.sequences.scaling``.
 
+    "auto" is "sequence" here, for methods that want nothing else.
+
     train: the client's train sequences, at least one. "client" computes means and deviations from
     them alone.
     """
-    if settings.scaling == "sequence":
+    if settings.scaling in ("auto", "sequence"):
         return scaled_by_itself
     if settings.scaling == "none":
         return lambda steps: steps

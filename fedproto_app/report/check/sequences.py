@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.charts import Matrix
 from fedproto_app.core.errors import DataError
+from fedproto_app.core.method import Method
 from fedproto_app.data.sequences.clients import make_sequence_clients
 from fedproto_app.data.sequences.partition import deal_sequences, split_holding, why_refused
 from fedproto_app.data.sequences.pool import SequencePool, Targets
@@ -208,7 +209,7 @@ def _pool_facts(pool: SequencePool, settings: DataSettings) -> list[tuple[str, C
     ]
     if constant := constant_sequences(pool):
         zeros = "; scaling sequence turns them into zeros"
-        shown = zeros if settings.sequences.scaling == "sequence" else ""
+        shown = zeros if _scaling(settings) == "sequence" else ""
         facts.append(("constant", f"{constant}: all steps equal, or only one{shown}"))
     if pool.classes:
         facts.append(("classes", f"{len(pool.classes)}: {listed(pool.classes)}"))
@@ -249,7 +250,7 @@ def _unused(pool: SequencePool, settings: DataSettings) -> list[str]:
 
 def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
     """Return a hint if scaling each sequence removes levels that distinguish classes."""
-    if settings.sequences.scaling != "sequence" or not pool.classes:
+    if _scaling(settings) != "sequence" or not pool.classes:
         return []
     shares = level_shares(pool)
     strongest = int(shares.argmax())
@@ -257,9 +258,15 @@ def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
         return []
     return [
         f"{shares[strongest]:.0%} of the variance of the mean of {pool.dimensions[strongest]!r} "
-        "over a sequence is between classes, but scaling sequence removes it: try --set "
-        "data.sequences.scaling=none or client"
+        "over a sequence is between classes, but scaling sequence removes it, except for closed "
+        "forms: try --set data.sequences.scaling=none or client"
     ]
+
+
+def _scaling(settings: DataSettings) -> str:
+    """Return the scaling that methods see, by most methods' choice where it is left to them."""
+    scaling = settings.sequences.scaling
+    return Method.scaling if scaling == "auto" else scaling
 
 
 def _dealing_facts(
@@ -281,7 +288,7 @@ def _dealing_facts(
         facts.append(("classes", f"{span(distinct)} a client"))
     if dealing.value_range is not None:
         low, high = dealing.value_range
-        facts.append(("values", f"{low:.4g} … {high:.4g}, scaling {settings.sequences.scaling}"))
+        facts.append(("values", f"{low:.4g} … {high:.4g}, scaling {_scaling(settings)}"))
     if longest := settings.sequences.steps:
         longer = sum(len(steps) > longest for steps in pool.sequences)
         facts.append(("steps", f"{longer} sequences resampled to {longest}"))

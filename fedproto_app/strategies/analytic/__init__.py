@@ -40,7 +40,8 @@ class AnalyticSettings(Section):
     eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
-        "random filters of images (8 values each) or kernels of sequences (2 each)",
+        "random filters of images (8 values each), or half of the [features of "
+        "sequences](closed-forms.md#classes)",
         f"1 … {MOST_FEATURES}",
     )
     prior: Prior = setting(
@@ -165,9 +166,10 @@ METHOD = Method(
     model={
         "forecasting": "fedproto_app.tasks.forecasting.task:linear_model",
         "classification": f"{__name__}.classes_learner:random_patches",
-        "sequence-classification": f"{__name__}.classes_learner:random_kernels",
+        "sequence-classification": f"{__name__}.classes_learner:sequence_kernels",
     },
     rounds=rounds_with_guesses,
+    scaling="client",
     learns_without_labels=guesses_classes,
     check=check_settings,
     small={"analytic.features": 20},

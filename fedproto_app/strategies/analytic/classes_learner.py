@@ -9,12 +9,10 @@ also drawn to the sums of the clients whose classes have the same meaning.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
@@ -29,8 +27,9 @@ from fedproto_app.maths.class_gaussian import (
     log_loss,
     shortened,
 )
-from fedproto_app.models.model import HEAD, LinearHeadModel
+from fedproto_app.models.model import HEAD
 from fedproto_app.models.random_patches import RandomPatchClassifier
+from fedproto_app.models.sequence_kernels import SequenceKernelClassifier
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.analytic import AnalyticSettings
 from fedproto_app.strategies.common.class_fit import (
@@ -51,82 +50,6 @@ from fedproto_app.strategies.common.closed_form import ClosedFormLearner, Vector
 from fedproto_app.strategies.common.learner import Cohort, Contribution
 from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
-
-# Features of sequences: for random convolution kernels of many widths, the maximum of the response
-# and the share of steps with a positive response (ROCKET: Dempster, Petitjean and Webb 2020). They
-# are neither learned nor sent: the kernels are drawn from the run's seed, so all clients have the
-# same.
-
-ENCODED_AT_ONCE = 512  # sequences of all clients together; responses are many times their size
-_LENGTHS = (3, 5, 7, 9)  # taps of a kernel
-
-
-class RandomKernelClassifier(LinearHeadModel):
-    """A linear head on the responses to `kernels` random kernels.
-
-    Sequences are [K, B, T, d] with lengths [K, B]. A kernel uses about half of the dimensions and,
-    with its dilation, spans up to `steps` steps. D = 2 · kernels. The encoder has no parameters.
-    """
-
-    def __init__(
-        self, dimensions: int, outputs: int, kernels: int, steps: int, generator: torch.Generator
-    ) -> None:
-        super().__init__(2 * kernels, outputs)
-        drawn: dict[tuple[int, int], list[Tensor]] = {}
-        lengths = [length for length in _LENGTHS if length <= max(steps, _LENGTHS[0])]
-        for number in range(kernels):
-            length = lengths[number % len(lengths)]
-            widest = max(1.0, (steps - 1) / (length - 1))
-            dilation = int(widest ** float(torch.rand((), generator=generator)))
-            kernel = _kernel(dimensions, length, generator)
-            drawn.setdefault((length, dilation), []).append(kernel)
-        # Kernels of the same length and dilation share a convolution.
-        self._kernels = {form: torch.stack(kernels) for form, kernels in drawn.items()}
-        biases = 2 * torch.rand(kernels, generator=generator) - 1
-        sizes = [len(kernels) for kernels in self._kernels.values()]
-        self._biases = torch.split(biases, sizes)
-
-    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        return {}
-
-    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        sequences, lengths = inputs
-        parts = zip(
-            torch.split(sequences.flatten(end_dim=1), ENCODED_AT_ONCE),
-            torch.split(lengths.flatten(), ENCODED_AT_ONCE),
-            strict=True,
-        )
-        encoded = torch.cat([self._responses(*part) for part in parts])
-        return encoded.view(*sequences.shape[:2], self.representation_dim)
-
-    def _responses(self, sequences: Tensor, lengths: Tensor) -> Tensor:
-        """Return the responses to sequences [n, T, d], [n, D]."""
-        flat = sequences.transpose(1, 2)
-        steps = torch.arange(flat.shape[2], device=flat.device)
-        inside = (steps < lengths.unsqueeze(1)).unsqueeze(1)  # (n, 1, T)
-        shares, maxima = [], []
-        for ((length, dilation), kernels), bias in zip(
-            self._kernels.items(), self._biases, strict=True
-        ):
-            reach = (length - 1) * dilation // 2  # zeros beyond either end
-            response = F.conv1d(flat, kernels.to(flat), padding=reach, dilation=dilation)
-            response = response + bias.to(flat)[:, None]
-            positive = ((response > 0) & inside).sum(dim=2) / inside.sum(dim=2)
-            shares.append(2 * positive - 1)
-            maxima.append(response.masked_fill(~inside, -math.inf).amax(dim=2))
-        return torch.cat([*shares, *maxima], dim=1)
-
-
-def _kernel(dimensions: int, length: int, generator: torch.Generator) -> Tensor:
-    """Return a kernel [dimensions, length] of mean 0 over the steps and norm 1, with 0 in unused
-    dimensions."""
-    weights = torch.randn(dimensions, length, generator=generator)
-    weights = weights - weights.mean(dim=1, keepdim=True)
-    used = torch.rand(dimensions, generator=generator) < 0.5
-    used[torch.randint(dimensions, (), generator=generator)] = True
-    weights = weights * used.unsqueeze(1)
-    unit: Tensor = weights / torch.linalg.vector_norm(weights)
-    return unit
 
 
 class SumsMemory(NamedTuple):
@@ -274,12 +197,12 @@ def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifie
     return fixed_patches(settings, shape, settings.method_table(AnalyticSettings).features)
 
 
-KERNEL_STEPS = 32  # span of the kernels if the settings do not give the length of sequences
+KERNEL_STEPS = 32  # span of random kernels if the settings do not give the length of sequences
 
 
-def random_kernels(settings: Settings, shape: DataShape) -> RandomKernelClassifier:
+def sequence_kernels(settings: Settings, shape: DataShape) -> SequenceKernelClassifier:
     """Return the model of sequences. Every process draws the same kernels."""
     draws = torch_stream(settings.seed, "random kernels")
     steps = settings.data.sequences.steps or KERNEL_STEPS
-    classes, kernels = len(shape.classes), settings.method_table(AnalyticSettings).features
-    return RandomKernelClassifier(shape.inputs[0], classes, kernels, steps, draws)
+    features = 2 * settings.method_table(AnalyticSettings).features
+    return SequenceKernelClassifier(shape.inputs[0], len(shape.classes), features, steps, draws)

@@ -30,12 +30,16 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return a node's clients with their sequences, split and scaled."""
     pool = read_once(load_sequences, settings.data, keep=partitions > 1)
     holdings = _dealt(pool, settings)[partition::partitions]
+    method, data = method_named(settings.method), settings.data
+    if data.sequences.scaling == "auto":
+        sequences = data.sequences.model_copy(update={"scaling": method.scaling})
+        data = data.model_copy(update={"sequences": sequences})
     clients, refused = make_sequence_clients(
         pool,
         holdings,
-        settings.data,
+        data,
         settings.seed,
-        unlabelled=method_named(settings.method).learns_without_labels(settings),
+        unlabelled=method.learns_without_labels(settings),
     )
     return Shard(clients, refused, DataShape((len(pool.dimensions),), pool.classes))
 
