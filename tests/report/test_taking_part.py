@@ -90,7 +90,7 @@ def test_right_answers_are_stated_with_who_gains(tmp_path: Path) -> None:
     nothing = {"method": "solo", "parameters_up": 0, "parameters_down": 0}
     rival = make_classification_run(tmp_path / "b", (0.8,) * 6, **nothing)
     (sentence,) = sentences(together, rival)
-    assert "with analytic 82.5% instead of 80.0% are right, the mean over 6 clients: " in sentence
+    assert "with analytic (federated) 82.5% instead of 80.0% are right, the mean over 6 clients: " in sentence
     assert ": 2 gain, 1 lose, 3 stay level. The median client's test share of wrong" in sentence
 
 
@@ -179,7 +179,7 @@ def test_a_label_has_only_what_its_kind_needs(tmp_path: Path) -> None:
     table = {"kindred": {"sharing": "none"}, "method": "kindred"}
     folders.append(alone(tmp_path / "a", (1.0, 1.0), method="kindred", settings=table))
     (sentence,) = sentences(*folders)
-    assert "with kindred (federated) sharing=common the median" in sentence
+    assert "with kindred (federated) sharing=kin the median" in sentence
     assert "Baseline: each client's best local model, kindred (local)." in sentence
 
 
