@@ -212,11 +212,11 @@ def test_predictions_have_the_errors_of_the_run(run: fedproto_app.Run) -> None:
 
 def test_runs_are_compared_reported_and_shown(run: fedproto_app.Run, tmp_path: Path) -> None:
     table = fedproto_app.compare(run)
-    assert table["method"].tolist() == ["fedavg"]
+    assert table["method"].tolist() == ["FedAvg"]
     assert table["mse_mean"][0] == pytest.approx(run.summary["mse"])
     page = fedproto_app.report([run, run.path], tmp_path / "both.html")
     assert page == tmp_path / "both.html"
-    assert "fedavg" in page.read_text()
+    assert "FedAvg" in page.read_text()
     shown = run._repr_html_()
     assert str(run.path) in shown
     assert f"{run.summary['mse']:.4f}" in shown

@@ -27,8 +27,8 @@ def poison(wire: Any) -> None:
     """Send NaN, a wrong shape, a huge weight and a negative count, a round each."""
     write = wire.write_reply
 
-    def write_reply(reply: Any, *, to: Any, **masked: Any) -> Any:
-        server_round = to.metadata.group_id
+    def write_reply(reply: Any, *, reply_to: Any, **masked: Any) -> Any:
+        server_round = reply_to.metadata.group_id
         if reply.arrays and server_round in ("1", "2"):
             name = sorted(reply.arrays)[0]
             array = reply.arrays[name].copy()
@@ -36,7 +36,7 @@ def poison(wire: Any) -> None:
             reply.arrays[name] = array if server_round == "1" else array[..., :-1]
         elif reply.samples and server_round in ("3", "4"):
             reply.samples[0] = 10**12 if server_round == "3" else -5
-        return write(reply, to=to, **masked)
+        return write(reply, reply_to=reply_to, **masked)
 
     wire.write_reply = write_reply
 
@@ -47,11 +47,11 @@ def junk(megabytes: int) -> Callable[[Any], None]:
     def change(wire: Any) -> None:
         write = wire.write_reply
 
-        def write_reply(reply: Any, *, to: Any, **masked: Any) -> Any:
+        def write_reply(reply: Any, *, reply_to: Any, **masked: Any) -> Any:
             from flwr.app import Array, ArrayRecord
             from numpy.random import default_rng
 
-            message = write(reply, to=to, **masked)
+            message = write(reply, reply_to=reply_to, **masked)
             random, size = default_rng(), megabytes * 2**20
             arrays = {str(i): Array(random.integers(256, size=size, dtype="u1")) for i in range(4)}
             message.content["junk"] = ArrayRecord(arrays)

@@ -21,7 +21,7 @@ ORDER = Order("run", "t", 1, ["a"])
 class CachedBatches:
     """A client's two batches, of 4 bytes each."""
 
-    of: Tensor
+    values: Tensor
     names: list[str]
 
 

@@ -99,9 +99,7 @@ def test_nothing_to_trim_is_the_plain_mean_and_clients_not_nodes_count(tmp_path:
 @pytest.mark.parametrize(("rule", "weight"), [("mean", 12), ("multi-krum", 2)])
 def test_no_rule_but_the_mean_counts_what_a_client_declares(rule: str, weight: int) -> None:
     settings = settings_from({"method": "fedavg", "aggregation.rule": rule})
-    strategy = FedAvgStrategy(
-        settings, settings.method_settings, Federation(settings, "run", "token")
-    )
+    strategy = FedAvgStrategy(settings, Federation(settings, "run", "token"))
     assert strategy.weight(samples=12, clients=2) == weight
 
 
