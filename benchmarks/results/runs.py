@@ -108,10 +108,13 @@ def _require_settings(run: Run, config: str, row: Row) -> None:
     row_settings = flat_settings(settings_from(flat(tomllib.loads(text)) | dict(row.changes)))
     # If a setting is newer than the run, the run behaved as today's default.
     actual = {**defaults_of(run.method), **without_other_methods(run.settings, run.method)}
+    no_matter = ["output.", "nodes."]
+    if not str(row_settings["task"]).startswith("sequence"):
+        no_matter.append("data.sequences.")
     pairs = [
         (key, actual[key], value)
         for key, value in row_settings.items()
-        if key not in _IRRELEVANT and not key.startswith(("output.", "nodes."))
+        if key not in _IRRELEVANT and not key.startswith(tuple(no_matter))
     ]
     # The folder of the runs does not matter, but which run trained the encoder does.
     learner = row.encoder.run_name(run.summary["seed"]) if row.encoder else ""
