@@ -373,7 +373,7 @@ def test_the_command_writes_rows_whose_runs_are_here_and_keeps_the_others(
     runs = tmp_path / "runs"
     for seed in (0, 1, 2):
         make_row(runs, FORECASTS, "solo", seed, mse_median=0.12, parameters_up=0, parameters_down=0)
-    make_row(runs, FORECASTS, "fedala", mse_median=0.12, parameters_up=9, parameters_down=9)
+    make_row(runs, FORECASTS, "kindred-linear", mse_median=0.12, parameters_up=9, parameters_down=9)
     broken = page("forecasting").tables["electricity"]
     make_row(runs, broken, "fedavg")
     file = table_file(forecasts.file, "milano")
@@ -386,16 +386,16 @@ def test_the_command_writes_rows_whose_runs_are_here_and_keeps_the_others(
         command.main(options)
     new = {line[0]: line for line in read_table(file)}
     assert new["Solo"][1:3] == ["0.3750 ± 0.0000", "0.1200 ± 0.0000"]
-    assert new["Solo"][-1] != new["FedALA"][-1]
+    assert new["Solo"][-1] != new["Kindred, linear"][-1]
     assert [new[line[0]] for line in old if line[0] != "Solo"] == [
         line for line in old if line[0] != "Solo"
     ]
-    assert "kept, of more seeds or figures: FedALA" in capsys.readouterr().out
+    assert "kept, of more seeds or figures: Kindred, linear" in capsys.readouterr().out
     (shown,) = [
         line
         for line in read_section(forecasts.file, "overview", command.MAKER)
         if line.startswith("| Solo |")
     ]
-    assert shown.startswith("| Solo | 0.3750 | 0.1271 |")
+    assert shown.startswith("| Solo | 0.3750 | 0.1208 |")
     command.main([*options[:2], *options[3:], "--whole"])
-    assert [line[0] for line in read_table(file)[1:]] == ["Solo", "FedALA"]
+    assert [line[0] for line in read_table(file)[1:]] == ["Kindred, linear", "Solo"]
