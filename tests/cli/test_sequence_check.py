@@ -83,7 +83,7 @@ def test_a_level_that_scaling_would_take_away(check: Fedproto, tmp_path: Path) -
     np.savez(tmp_path / "apart.npz", x=steps + 3 * labels[:, None, None] * [0, 1], y=labels)
     warned = check(tmp_path / "apart.npz")
     assert "of the mean of 'dimension-2' over a sequence is between classes" in warned.out
-    assert "try --set data.sequences.scaling=none or client" in warned.out
+    assert "try --set data.sequences.scaling=none or client" in " ".join(warned.out.split())
     for quiet in (
         check(tmp_path / "apart.npz", "--set=data.sequences.scaling=client"),
         check(tmp_path / "like.npz"),

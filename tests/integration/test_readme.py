@@ -75,6 +75,6 @@ def test_the_methods_of_the_papers_run_and_compare(tmp_path: Path, flower_home: 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "fuels on synthetic-traffic: 24 clients, 5 rounds" in done.stdout, done.stdout
     compared = done.stdout.rpartition("\nsynthetic-traffic\n")[2]
-    assert "\nfedavg" in compared
-    assert "\nfuels" in compared, compared
+    assert "\nFedAvg" in compared
+    assert "\nFUELS" in compared, compared
     assert list(flower_home.rglob("torch")) == []
