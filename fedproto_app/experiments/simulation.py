@@ -187,6 +187,11 @@ def check_data(settings: Settings, import_path: Path | None) -> tuple[int, Seque
         name, reason = next(iter(reasons.items()))
         raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")
     clients = list(reasons.values()).count(None)
+    if clients > settings.nodes.maximum_clients:  # the server would refuse the nodes later
+        raise SettingsError(
+            f"nodes.maximum-clients = {settings.nodes.maximum_clients}: the data have {clients} "
+            f"clients, so allow that many: --set nodes.maximum-clients={clients}"
+        )
     check_clients = method_named(settings.method).check_clients
     if check_clients is not None:
         check_clients(settings, clients)
