@@ -19,7 +19,7 @@ from fedproto_app.cli.options import (
     ClientsFrom,
     Covariates,
     Holidays,
-    Known,
+    KnownColumns,
     Period,
     Target,
     reading_changes,
@@ -87,7 +87,7 @@ def check(
     period: Period = None,
     clients_from: ClientsFrom = "",
     target: Target = "",
-    known: Known = None,
+    known_columns: KnownColumns = None,
     covariates: Covariates = "",
     holidays: Holidays = "",
     site: Annotated[
@@ -149,7 +149,7 @@ def check(
         "--target": ("data.columns", target or None),
     }
     of_series = {option: pair for option, pair in options.items() if pair[1] is not None}
-    overrides = reading_changes(changes, source, known, covariates, holidays)
+    overrides = reading_changes(changes, source, known_columns, covariates, holidays)
     overrides |= dict(of_series.values())
     if site is not None and (path or source):
         name = "path" if path else "--source"

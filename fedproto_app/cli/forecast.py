@@ -240,7 +240,7 @@ def _reading(
     by_site = reading.source if site else ""
     recognised = Reading(source or by_site) if source or site else _recognised(data, trained)
     reader = recognised.source
-    of_files = {name for name, known in sources_of("series").items() if known.path != "no path"}
+    of_files = {name for name, record in sources_of("series").items() if record.path != "no path"}
     if source and source not in of_files:
         near = did_you_mean(source, sorted(of_files))
         raise FedProtoError(f"--source {source}: {near}known are {', '.join(sorted(of_files))}")

@@ -42,9 +42,10 @@ Source = Annotated[
 ClientsFrom = Annotated[
     str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
 ]
-Known = Annotated[
+KnownColumns = Annotated[
     str | None,
     typer.Option(
+        "--known",
         metavar="COLUMNS",
         help="Columns that are known in advance, such as a weather forecast or a price. Default: "
         "those that go on after the last value; --known '' uses none.",
@@ -62,11 +63,15 @@ Target = Annotated[
 
 
 def reading_changes(
-    changes: Sequence[str] | None, source: str, known: str | None, covariates: str, holidays: str
+    changes: Sequence[str] | None,
+    source: str,
+    known_columns: str | None,
+    covariates: str,
+    holidays: str,
 ) -> dict[str, object]:
     """Return the settings of ``--set`` and of the options on how a file is read, by dotted keys."""
     options = {"source": source, "covariates": covariates, "holidays": holidays}
-    named = {f"data.{key}": value for key, value in options.items() if value}
-    if known is not None:
-        named["data.known"] = known
-    return changed_settings(None, changes or ()) | named
+    chosen = {f"data.{key}": value for key, value in options.items() if value}
+    if known_columns is not None:
+        chosen["data.known"] = known_columns
+    return changed_settings(None, changes or ()) | chosen

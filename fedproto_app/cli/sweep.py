@@ -136,8 +136,8 @@ def sweep(
         "range": _by_key("--range", ranges, str),
     }
     if resume is not None:
-        given = [value for value in options.values() if value is not None]
-        if config or changes or extend or given or any(swept.values()):
+        options_given = [value for value in options.values() if value is not None]
+        if config or changes or extend or options_given or any(swept.values()):
             raise SettingsError(
                 f"--resume {resume}: the sweep goes on unchanged; only --parallel may be given"
             )

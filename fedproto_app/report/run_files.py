@@ -42,7 +42,7 @@ class CsvTable:
             raise FedProtoError(f"{self.file}: no column {column!r}")
         return self.numbers[column]
 
-    def known(self, column: str) -> list[float]:
+    def finite(self, column: str) -> list[float]:
         """Return the finite numbers of a column."""
         return [value for value in self[column].tolist() if isfinite(value)]
 

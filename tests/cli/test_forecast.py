@@ -137,9 +137,9 @@ def test_a_site_chooses_columns_as_in_training(
         'time-column = "when"\nclients = ["late", "steady"]\n'
     )
     command = ("forecast", "--state", state, "--layout", "long", "--data", tmp_path / "sites.csv")
-    asked = fedproto(*command).err  # its notes seem to be the name of a client
-    assert "which column is to be forecast: gappy, late, steady?" in asked
-    assert "if every column is a client, --set data.clients=gappy,late,steady" in asked
+    question = fedproto(*command).err  # its notes seem to be the name of a client
+    assert "which column is to be forecast: gappy, late, steady?" in question
+    assert "if every column is a client, --set data.clients=gappy,late,steady" in question
     outcome = fedproto(*command, "--site", site)
     assert [row["unique_id"] for row in table(outcome.out)] == ["late", "steady"]
     wide = table(fedproto(*command, "--site", site, "--layout", "as-data").out)

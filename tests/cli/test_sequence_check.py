@@ -10,7 +10,7 @@ from tests.cli.conftest import Fedproto, rows
 from tests.data.images.made_images import write_folder
 from tests.helpers.real_data import real_data
 
-GIVEN = "--set=data.clusters.scheme=given"
+GIVEN_SCHEME = "--set=data.clusters.scheme=given"
 
 
 def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -> Path:
@@ -94,7 +94,7 @@ def test_a_level_that_scaling_would_take_away(check: Fedproto, tmp_path: Path) -
 def test_values_that_no_run_can_train_on_are_told(check: Fedproto, tmp_path: Path) -> None:
     targets = np.where(np.arange(30) == 7, -1e20, 0.5)
     data = archive(tmp_path / "x.npz", targets)
-    outcome = check(data, GIVEN)
+    outcome = check(data, GIVEN_SCHEME)
     assert "warning x: values up to 1e+20 in size" in outcome.out
 
 
@@ -109,7 +109,7 @@ def recordings(root: Path) -> Path:
 
 def test_recordings_and_the_range_of_their_target(check: Fedproto, tmp_path: Path) -> None:
     outcome = check(
-        *(recordings(tmp_path), "--source", "recordings", GIVEN, "--set=data.max-steps=40"),
+        *(recordings(tmp_path), "--source", "recordings", GIVEN_SCHEME, "--set=data.max-steps=40"),
         *(f"--set=data.sequences.{key}" for key in ("target=charge", "window=20", "stride=5")),
     )
     assert outcome.code == 0, outcome.err
@@ -141,7 +141,7 @@ def test_the_rows_of_many_classes(check: Fedproto, tmp_path: Path) -> None:
 
 def test_basic_motions_of_the_archive(check: Fedproto) -> None:
     folder = real_data("BasicMotions")
-    outcome = check(folder, GIVEN)
+    outcome = check(folder, GIVEN_SCHEME)
     assert outcome.code == 0, outcome.err
     assert "80, 40 of them test" in outcome.out
     assert "the source names no clients: one has them all" in outcome.out

@@ -247,16 +247,16 @@ def test_classes_are_tried_in_clusters_unless_noise_rules_these_out(tmp_path: Pa
 def test_every_file_gets_an_answer_about_its_clients(
     make: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    said = io.StringIO()
+    printed = io.StringIO()
     file = make(tmp_path)
     planned = plan(file, quick=True, windows=2 if make is wide else 1)
-    trial = try_plan(planned, tmp_path / "runs", Console(file=said, width=200))
+    trial = try_plan(planned, tmp_path / "runs", Console(file=printed, width=200))
     assert re.search(r"\d of 3 clients|the mean over 3 clients: ", trial.verdict)
     assert len(trial.scores) == len(planned.rows)
     assert sum(score.best_for for score in trial.scores) == 3
     assert [score.title for score in trial.scores][-1] in ("last value", "most frequent class")
     assert trial.report.read_text().startswith("<!DOCTYPE html>")
-    assert "left" in said.getvalue()
+    assert "left" in printed.getvalue()
     assert list(trial.table["best for"]) == [score.best_for for score in trial.scores]
     if trial.forecast is None:
         return
@@ -269,10 +269,10 @@ def test_every_file_gets_an_answer_about_its_clients(
     assert len(forecasts) == (3 * 24 if make in long else 24)
     assert (forecasts.iloc[:, -1] == forecasts.iloc[:, -1].round(2)).all()
     if planned.windows > 1:
-        assert "last value, window 2of2" in said.getvalue()
+        assert "last value, window 2of2" in printed.getvalue()
         verdict = trial.report.stat().st_mtime_ns
-        again = try_plan(planned, tmp_path / "runs", QUIET)
-        assert (again.verdict, again.scores) == (trial.verdict, trial.scores)
+        resumed = try_plan(planned, tmp_path / "runs", QUIET)
+        assert (resumed.verdict, resumed.scores) == (trial.verdict, trial.scores)
         assert trial.report.stat().st_mtime_ns > verdict
         os.utime(file, (time.time() + 60,) * 2)
         with pytest.raises(SettingsError, match=r"its run is older than .*loads"):
@@ -350,9 +350,9 @@ def test_columns_that_end_with_the_values_are_used_if_they_are_named(tmp_path: P
         and fact.endswith("the gain is an upper bound): --known heat")
         for fact in planned.facts
     )
-    named = plan(file, changes={"data.known": "heat"}, **wishes)
-    assert (named.together, named.forecast) == ("kindred-known", "kindred")
-    assert any("what they bring is an upper bound" in fact for fact in named.facts)
+    with_heat = plan(file, changes={"data.known": "heat"}, **wishes)
+    assert (with_heat.together, with_heat.forecast) == ("kindred-known", "kindred")
+    assert any("what they bring is an upper bound" in fact for fact in with_heat.facts)
 
 
 def test_a_table_of_covariates_and_the_year_are_columns_too(tmp_path: Path) -> None:
@@ -388,10 +388,10 @@ def test_columns_that_cannot_be_known_are_refused_before_work_starts(
 
 def test_a_wide_table_has_columns_known_in_advance_beside_its_clients(tmp_path: Path) -> None:
     planned = plan(wide(tmp_path), changes={"data.known": "south"})
-    others = text_of([name for name in series(2).columns if name != "south"])
-    assert planned.settings["data.clients"] == others
-    known = planned.rows[planned.together].changes
-    assert known["data.covariates"] == planned.settings["data.path"]
+    other_clients = text_of([name for name in series(2).columns if name != "south"])
+    assert planned.settings["data.clients"] == other_clients
+    changes_of_row = planned.rows[planned.together].changes
+    assert changes_of_row["data.covariates"] == planned.settings["data.path"]
     assert "known in advance: south" in planned.facts
     with pytest.raises(DataError, match="has no column 'heat'"):
         plan(wide(tmp_path), changes={"data.known": "heat"})

@@ -140,9 +140,9 @@ def test_each_node_adds_its_share_of_the_noise(four: Nodes) -> None:
     four.node(0).begin(four.for_node(0))
     masked = four.node(0).masked(four.for_node(0), sums, noise, seed)
     secrets = json.loads((four.folder / "0" / FILE).read_text())
-    own, private = (base64.urlsafe_b64decode(secrets[name]) for name in ("seed", "masks"))
-    others = {n: four.publics[n].masks for n in range(1, NODES)}
-    plain = masked - stream(own, masked.size) - between(private, others, 0, masked.size)
+    own_seed, private = (base64.urlsafe_b64decode(secrets[name]) for name in ("seed", "masks"))
+    other_publics = {n: four.publics[n].masks for n in range(1, NODES)}
+    plain = masked - stream(own_seed, masked.size) - between(private, other_publics, 0, masked.size)
     added_noise = unpacked(plain, Layout.from_sums(sums), RULES.secure_bits).values["v"]
     assert added_noise.std() == pytest.approx(6 / math.sqrt(3), rel=0.03)
 

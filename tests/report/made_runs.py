@@ -119,8 +119,8 @@ def shared(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
 
 def alone(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
     """Write a run that shared nothing."""
-    nothing = {"parameters_up": 0, "parameters_down": 0, "method": "solo"}
-    return make_run(folder, errors, **nothing | more)
+    no_traffic = {"parameters_up": 0, "parameters_down": 0, "method": "solo"}
+    return make_run(folder, errors, **no_traffic | more)
 
 
 def add_blocks(

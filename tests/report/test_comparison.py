@@ -145,7 +145,7 @@ def test_seeds_meet_their_own_and_others_the_first(tmp_path: Path) -> None:
     """Seed 0: both gain; seed 1 against solo's seed 1: none; seed 2 against solo's seed 0: one."""
     folders = [
         *(shared(tmp_path / f"f{n}", (1, last), seed=n) for n, last in enumerate((1, 1, 3))),
-        *(alone(tmp_path / f"s{n}", (all_,) * 2, seed=n) for n, all_ in enumerate((2, 0.5))),
+        *(alone(tmp_path / f"s{n}", (error,) * 2, seed=n) for n, error in enumerate((2, 0.5))),
     ]
     group = compared(*folders)["fuels"]
     assert [run.summary["better_off"] for run in group.runs] == [1.0, 0.0, 0.5]

@@ -23,7 +23,7 @@ def test_texts_and_numbers_by_column(tmp_path: Path) -> None:
     table = read_table(file, ("client", "node", "group"))
     assert (table.clients, table.nodes, table.groups) == (["NA", "b"], ["n0", "n1"], ["", "office"])
     np.testing.assert_array_equal(table["samples"], [100.0, np.nan])
-    assert table.known("mse") == [0.5]
+    assert table.finite("mse") == [0.5]
     assert table.by_client("samples")["NA"] == 100.0
     with pytest.raises(FedProtoError, match=r"clients\.csv: no column 'mae'"):
         table["mae"]

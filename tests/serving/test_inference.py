@@ -249,16 +249,16 @@ def test_days_that_never_had_a_value_get_no_forecast(tmp_path: Path) -> None:
     pd.DataFrame({"closed": shop, "open": shop.ffill()}).to_csv(tmp_path / "shops.csv")
     _, folder = train_on(tmp_path / "shops.csv", tmp_path, **{"data.period": 7})
     state, (closed, always_open) = open_state(folder), histories(tmp_path / "shops.csv")
-    (prediction, other), _ = forecast(state, [closed, always_open], 10)
+    (prediction, second), _ = forecast(state, [closed, always_open], 10)
     assert np.flatnonzero(np.isnan(prediction.values)).tolist() == [6]
     assert all(np.isnan(limit[6]) for limit in prediction.limits.values())
-    assert np.isfinite(other.values).all()
-    assert reasons_for_gaps([prediction, other]) == {
+    assert np.isfinite(second.values).all()
+    assert reasons_for_gaps([prediction, second]) == {
         "closed": "no forecast on Sundays, as none ever had a value",
         "open": None,
     }
-    known = np.concatenate([closed.values, prediction.values[:9]])
-    assert one_step(state, replace(closed, values=known)) == pytest.approx(prediction.values[9])
+    extended = np.concatenate([closed.values, prediction.values[:9]])
+    assert one_step(state, replace(closed, values=extended)) == pytest.approx(prediction.values[9])
     text = io.StringIO()
     write_csv([prediction], text)
     assert text.getvalue().splitlines()[7] == "2024-04-28,,,,,"
@@ -285,10 +285,10 @@ def test_a_short_history_reaches_before_its_first_value(
     short = late.part(len(late.values) - PERIOD - 1)
     places = np.arange(PERIOD + 1 - LOOKBACK, PERIOD + 1)
     phases = np.where(places < 0, places % PERIOD, places)
-    whole = replace(short, values=short.values[phases], start=short.end - LOOKBACK)
+    long_enough = replace(short, values=short.values[phases], start=short.end - LOOKBACK)
     # In one cohort with a client that has enough.
     (_, by_reach), (_, by_values) = (
-        forecast(state, [gappy, client], 9)[0] for client in (short, whole)
+        forecast(state, [gappy, client], 9)[0] for client in (short, long_enough)
     )
     assert by_reach.values == pytest.approx(by_values.values)
     newest = late.part(len(late.values) - 1)  # a single value

@@ -72,9 +72,9 @@ def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) 
 
 def _codes(clients: Iterable[ClientSeries]) -> list[str]:
     """Name values such as -999 that repeat far outside the others."""
-    found = [(c.name, code, count) for c in clients for code, count in codes_in(c.values)]
-    parts = [f"{code:g} comes {count} times in {name}" for name, code, count in found]
-    codes = ",".join(dict.fromkeys(f"{code:g}" for _, code, _ in found))
+    repeated_codes = [(c.name, code, count) for c in clients for code, count in codes_in(c.values)]
+    parts = [f"{code:g} comes {count} times in {name}" for name, code, count in repeated_codes]
+    codes = ",".join(dict.fromkeys(f"{code:g}" for _, code, _ in repeated_codes))
     doubt = f"if it stands for a missing value, --set data.missing-values={codes} leaves it out"
     return [f"{listed(parts)}, far from the other values: {doubt}"] if parts else []
 
@@ -331,14 +331,14 @@ def totals_among(clients: Sequence[ClientSeries]) -> list[tuple[str, list[str]]]
     table = table[np.isfinite(table).all(axis=1)]
     if len(table) < _FEWEST_VALUES + 2 * count:
         return []
-    few = np.linspace(0, len(table) - 1, min(len(table), 1000 + 2 * count)).astype(int)
+    sampled_rows = np.linspace(0, len(table) - 1, min(len(table), 1000 + 2 * count)).astype(int)
     order = np.argsort(np.abs(table).mean(axis=0), kind="stable")
-    changes = np.diff(table[few][:, order], axis=0)
+    changes = np.diff(table[sampled_rows][:, order], axis=0)
     basis, parts, totals = np.zeros_like(changes), list[int](), list[tuple[str, list[str]]]()
     for place, values in enumerate(changes.T):
-        known, size = basis[:, : len(parts)], float(np.linalg.norm(values))
-        rest = values - known @ (known.T @ values)
-        if size and np.linalg.norm(rest) <= _SUM_ERROR * size:
+        span, size = basis[:, : len(parts)], float(np.linalg.norm(values))
+        residual = values - span @ (span.T @ values)
+        if size and np.linalg.norm(residual) <= _SUM_ERROR * size:
             weights = np.linalg.lstsq(changes[:, parts], values)[0]
             summed = [part for part, weight in zip(parts, weights, strict=True) if weight > 0.5]
             error = np.linalg.norm(values - changes[:, summed].sum(axis=1))
@@ -346,8 +346,8 @@ def totals_among(clients: Sequence[ClientSeries]) -> list[tuple[str, list[str]]]
                 names = [clients[order[part]].name for part in sorted(summed, key=order.item)]
                 totals.append((clients[order[place]].name, names))
                 continue
-        if np.linalg.norm(rest) > _SMALLEST_REST * size:
-            basis[:, len(parts)] = rest / np.linalg.norm(rest)
+        if np.linalg.norm(residual) > _SMALLEST_REST * size:
+            basis[:, len(parts)] = residual / np.linalg.norm(residual)
             parts.append(place)
     return totals
 

@@ -105,8 +105,8 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     Findings(rows, facts, refused, warnings).print(all_rows)
     usable = dealing is not None and len(dealing.refused) < len(dealing.clients)
     dealt = _charts(dealing, pool) if dealing is not None and pool.classes else ()
-    own = {"data.clusters.scheme": "given"} if data.clusters.scheme == "given" else {}
-    return Checked(usable, own, charts=dealt if pool.classes else None)
+    proposed = {"data.clusters.scheme": "given"} if data.clusters.scheme == "given" else {}
+    return Checked(usable, proposed, charts=dealt if pool.classes else None)
 
 
 def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:
@@ -244,8 +244,8 @@ def _unused(pool: SequencePool, settings: DataSettings) -> list[str]:
         "sequences without a label": not pool.has_target.all(),
     }
     unused = [title for title, is_offered in offered.items() if is_offered]
-    given = "--set data.clusters.scheme=given"
-    return [f"{given} takes the source's own {' and '.join(unused)}"] if unused else []
+    setting_text = "--set data.clusters.scheme=given"
+    return [f"{setting_text} takes the source's own {' and '.join(unused)}"] if unused else []
 
 
 def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:

@@ -276,8 +276,8 @@ def test_a_picture_shows_what_the_columns_change(
     assert len(row.values) == 8
     _, section = response_sections(run)
     assert len(section.choices) == len(section.charts) == 8
-    together, own, shared = section.charts[0].lines[:3]  # type: ignore[union-attr]
-    np.testing.assert_allclose(together.y, own.y + shared.y)
+    together, personal, shared = section.charts[0].lines[:3]  # type: ignore[union-attr]
+    np.testing.assert_allclose(together.y, personal.y + shared.y)
     assert shared.y.any() == (sharing == "all")
     flags = np.ones(3, dtype=bool)
     of_three = Response(Columns(np.ones((3, 3)), np.ones((3, 3)), flags, flags), ())
