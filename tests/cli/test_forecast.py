@@ -21,7 +21,7 @@ from tests.node.stored import copied_with
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The node's state after two rounds of FedAvg; the kept model is the shared model."""
+    """The node's state after two rounds of FedAvg, where the kept model is the shared model."""
     folder = tmp_path_factory.mktemp("trained")
     made_series().to_csv(folder / "sites.csv")
     return train_on(folder / "sites.csv", folder, method="fedavg")[1]

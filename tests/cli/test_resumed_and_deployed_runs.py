@@ -246,7 +246,7 @@ def test_who_stops_while_a_run_is_submitted_is_told_where_to_look(
 def unreachable(
     monkeypatch: pytest.MonkeyPatch, fake: FakeNamedSuperLink, times: int
 ) -> list[float]:
-    """The SuperLink does not answer so many times; returns the pauses that were made."""
+    """Return the pauses of a run whose SuperLink fails to answer so many times."""
     pauses: list[float] = []
     answer, failed = fake.status, 0
     clock = time.monotonic

@@ -14,7 +14,7 @@ GIVEN_SCHEME = "--set=data.clusters.scheme=given"
 
 
 def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -> Path:
-    """Sequences of 3 to 5 steps of three values each; labels and clients: [n]."""
+    """Sequences of 3 to 5 steps of three values each. labels, clients: [n]."""
     lengths = 3 + np.arange(len(labels)) % 3
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     points = np.random.default_rng(0).normal(size=(int(offsets[-1]), 3))

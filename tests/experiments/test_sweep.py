@@ -43,7 +43,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Make a sweep in a folder; returns the results.
+    """Make a sweep in a folder and return the results.
 
     killed: raise `Killed` instead of that run, counted from 0. failing: names of runs that fail.
     """

@@ -74,7 +74,7 @@ def tables(folder: Path) -> Path:
 
 
 def images(folder: Path) -> Path:
-    """Ten images of each class at each site; the class is the colour."""
+    """Ten images of each class at each site, where the colour is the class."""
     rng = np.random.default_rng(0)
     for site in SITES:
         for channel, label in enumerate(("red", "green", "blue")):
@@ -165,7 +165,7 @@ def test_a_file_without_values_is_refused(tmp_path: Path) -> None:
 
 
 def test_short_series_are_forecast_one_step_ahead(tmp_path: Path) -> None:
-    """Of seven days a validation part of a day is too much."""
+    """Seven days are too few for a validation part of one day."""
     series(24 * 7).to_csv(tmp_path / "x.csv")
     assert plan(tmp_path / "x.csv").settings["data.horizon"] == 1
     series(10).to_csv(tmp_path / "y.csv")
@@ -224,7 +224,7 @@ def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path:
 
 @pytest.mark.exhaustive
 def test_levels_that_tell_the_classes_are_seen(tmp_path: Path) -> None:
-    """Of these sequences, scaling each by itself takes away what tells the classes apart."""
+    """These classes differ in level, which scaling each sequence by itself would remove."""
     trial = try_plan(plan(levels(tmp_path)), tmp_path / "runs", QUIET)
     right = {score.title: score.figures["right answers %"] for score in trial.scores}
     assert right["closed form (federated)"] > 95
@@ -315,7 +315,7 @@ HOURS = 24 * 14
 
 
 def with_weather(folder: Path, ahead: int = 24, **columns: Any) -> Path:
-    """Long, two weeks of each site, and so many hours after them of which the weather is known."""
+    """Two weeks of each site in long form, followed by hours that have only a weather forecast."""
     rows = series(HOURS + ahead)
     rows.iloc[HOURS:] = np.nan
     rows = rows.melt(ignore_index=False, var_name="site", value_name="load").reset_index()

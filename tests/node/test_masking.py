@@ -134,7 +134,7 @@ def test_nodes_with_other_settings_cannot_open_its_shares(four: Nodes) -> None:
 
 
 def test_each_node_adds_its_share_of_the_noise(four: Nodes) -> None:
-    """Of four nodes three must remain, so each share has a third of the variance."""
+    """Three of four nodes must remain, so each share has a third of the variance."""
     sums = Sums({"v": np.zeros(20_000)}, {"clients": np.array(1)})
     seed, noise = bytes(32), {"v": Noise(2.0, 3.0, 20_000)}
     four.node(0).begin(four.for_node(0))

@@ -107,7 +107,7 @@ def test_with_noise_a_server_learns_no_more_than_the_ledger_counts(tmp_path: Pat
 
 
 def test_a_spent_budget_leaves_noise_alone(tmp_path: Path) -> None:
-    """Of σ = 1 one release fits ε = 5. The second has nothing of the data, and the reason."""
+    """With σ = 1 one release fits ε = 5. The second has no data, and says why."""
     noised = site(tmp_path, "noised", max_epsilon=5.0)
     assert noised.evaluated(0.0).failed == {}
     reply = noised.evaluated(1.0)

@@ -23,7 +23,7 @@ COSTS = {"parameters_up": 1000, "parameters_down": 1, "bytes_up": 2, "bytes_down
 def made_federation(
     metrics: dict[str, dict[Metric, float]], task: str = "sequence-classification", **settings: Any
 ) -> Any:
-    """A federation of these clients; Fed-REACT with two encoder rounds."""
+    """Return a federation of these clients under Fed-REACT with two encoder rounds."""
     federation = MadeFederation(metrics)
     config = {"task": task, "method": "fed-react", "encoder.rounds": 2, **settings}
     federation.settings = settings_from(config)

@@ -171,8 +171,8 @@ def test_a_client_whose_values_repeat_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_label_has_only_what_its_kind_needs(tmp_path: Path) -> None:
-    """Two ways of sharing differ in a setting; alone there is one kindred. Of equally good ones the
-    default is chosen."""
+    """Two ways of sharing differ in a setting, but there is one local Kindred. Between equally good
+    ways, the default is chosen."""
     kinds = [(how, {"kindred": {"sharing": how}, "method": "kindred"}) for how in ("kin", "common")]
     folders = [
         shared(tmp_path / how, (0.5, 0.5), method="kindred", settings=table, settings_digest=how)

@@ -41,12 +41,12 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> NodeState:
 
 @pytest.fixture(scope="module")
 def series() -> ClientSeries:
-    """A client whose values have reached their end, and four further steps of what is known."""
+    """A client whose values have reached their end, and columns that go on for four steps."""
     return weather_series(settings_from(CHANGES).data)[0].with_future(FUTURE)
 
 
 def test_a_forecast_follows_what_is_known(state: NodeState, series: ClientSeries) -> None:
-    """The last value of what remains without the response, and the response to the future."""
+    """The last value minus the response, and the response to the future."""
     record = state.store.record(series.name)
     assert record.response["columns"] == ["temperature", "promotion"]
     std = TrainedSeries.read(record.scale, series.name).scale.std

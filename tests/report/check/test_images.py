@@ -13,7 +13,7 @@ from tests.helpers.real_data import real_data
 
 
 class Split:
-    """Images, some of them corrupt; remembers which images were requested."""
+    """Images, some of them corrupt, that remember which images were requested."""
 
     def __init__(self, labels: list[int], corrupt: tuple[int, ...] = ()) -> None:
         self.labels, self.corrupt = np.array(labels), corrupt

@@ -94,7 +94,7 @@ def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_p
 def test_few_clients_and_long_periods_can_be_drawn(
     tmp_path: Path, period: int, clients: int
 ) -> None:
-    """The filter is drawn only if it has changed; one round at the usual rate is too short."""
+    """The filter is drawn only if it has changed. One round at the usual rate is too short."""
     moves = period == 60
     changes = {"data.period": period, "data.synthetic.clients": clients, "rounds": 1}
     _, run = simulated(tmp_path, **changes, **({"fuels.filter-rate": 50.0} if moves else {}))

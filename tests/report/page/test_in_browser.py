@@ -219,7 +219,7 @@ def test_bars_name_their_clients(browser: Browser, many_clients: Path) -> None:
 
 
 def test_a_client_is_chosen(browser: Browser, tmp_path: Path) -> None:
-    """Of three charts one is shown."""
+    """The page shows one of three charts."""
     chart = Lines("a", "A chart in words.", Axis("x"), Axis("y"), [], wide=True)
     section = Section("Forecasts", "About.", [chart] * 3, ["one", "two", "three"])
     with pytest.MonkeyPatch.context() as patch:

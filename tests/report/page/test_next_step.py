@@ -51,7 +51,7 @@ def test_the_next_step_follows_the_finding(
 
 
 def test_what_is_missing_is_run_first(tmp_path: Path) -> None:
-    """The same model alone, by its own setting or as solo; then something that shares."""
+    """First the same model alone, by its own setting or as solo, then a method that shares."""
     together = shared(tmp_path / "a", (0.5, 0.5), **kindred("kin"))
     solo = alone(tmp_path / "b", (1.0, 1.0), settings={"data": {"horizon": 24}})
     for folders in ([together], [together, solo]):
