@@ -188,7 +188,7 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "unused"),
+    ("table", "unused"),
     [
         ({"method": "kindred", "rounds": 60}, ["rounds = 60"]),
         ({"method": "kindred", "rounds": 1, "seed": 3}, []),
