@@ -612,12 +612,8 @@ FORMS = (
 )
 
 
-READ, NOTED, REFUSED, BAD = GRADES = (
-    "read",
-    "read, with a note",
-    "refused in one line",
-    "not good",
-)
+GRADES = ("read", "read, with a note", "refused in one line", "not good")
+READ, NOTED, REFUSED, BAD = GRADES
 
 
 @dataclass(frozen=True)
