@@ -77,7 +77,7 @@ class FedAlaSettings(Section):
     )
     rate: Positive = setting(1.0, "learning rate of the mixing weights (η)")
     threshold: Positive = setting(
-        0.1, "first training ends when the losses of ten epochs deviate by less"
+        0.1, "the first training ends when the losses of ten epochs deviate by less than this"
     )
 
 

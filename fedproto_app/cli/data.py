@@ -153,7 +153,7 @@ def check(
     overrides |= dict(of_series.values())
     if site is not None and (path or source):
         name = "path" if path else "--source"
-        raise SettingsError(f"{name} and --site: the site's file says what is read")
+        raise SettingsError(f"{name}: not with --site, whose file says what is read")
     table, reading = _table(path, config, overrides)
     settings, record = _settings(table, site, fixed=site is not None or config is not None)
     if of_series and not record.forecasts:
@@ -252,7 +252,7 @@ def _draw(charts: Sequence[Chart] | None, picture: Path) -> None:
     from fedproto_app.report.drawing import charts_png
 
     if charts is None:
-        raise SettingsError(f"--picture {picture}: targets are real numbers; there are no classes")
+        raise SettingsError(f"--picture {picture}: the targets are real numbers, not classes")
     if not charts:  # nothing could be dealt
         return
     try:

@@ -230,9 +230,11 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
         ("--windows", wishes.windows, 1),
     ):
         if value is not None and value < least:
-            raise SettingsError(f"{option} {value}: at least {least}")
+            raise SettingsError(f"{option} {value}: must be at least {least}")
     for key in wishes.changes.keys() & _CHOSEN.keys():
-        raise SettingsError(f"{key} = {wishes.changes[key]!r}: in a trial {_CHOSEN[key]} sets it")
+        raise SettingsError(
+            f"{key} = {wishes.changes[key]!r}: fedproto try takes this from {_CHOSEN[key]}"
+        )
     answers = dict(wishes.changes)
     answers |= {"data.client-column": wishes.clients_from} if wishes.clients_from else {}
     answers |= {"data.columns": wishes.target} if wishes.target else {}
@@ -354,8 +356,8 @@ def _answer(plan: Plan, folder: Path) -> Trial:
         verdict = f"{names[0]} is the only client, so there is nobody to share with."
     if plan.repeats:
         verdict += (
-            " But some clients hold the values of others (see the warnings), and what they gain by "
-            "sharing is no gain."
+            " But some clients have the same values as others (see the warnings), so their gain "
+            "from sharing is not real."
         )
     if plan.target:
         verdict = f"Forecasting {plan.target}. {verdict}"
@@ -424,7 +426,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     from fedproto_app.report.check.doubts import doubts_about_gain, doubts_about_series
 
     if wishes.clients is not None:
-        raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one for each client")
+        raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one per client")
     column_settings = {key: str(table.pop(key)) for key in _OF_COLUMNS if key in table}
     if table.get("data.calendar") == "year":
         column_settings["data.calendar"] = str(table.pop("data.calendar"))
@@ -581,7 +583,7 @@ def _plan_of_classes(
         dealt = f"dealt to {wishes.clients} simulated clients, as you say"
     else:
         raise DataError(
-            f"{path}: the data name no clients; --clients 10 deals them to 10 simulated clients"
+            f"{path}: the data name no clients; --clients 10 makes 10 simulated clients"
         )
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]

@@ -216,7 +216,7 @@ def test_mistakes_are_told_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "name the folder of a run, or a node's with --state"),
+        ((), "name either the folder of a run, or the folder of a node with --state"),
         (("{state}", "--state", "{state}"), "one of the two"),
         (("{state}",), "no nodes' state in it; expected the folder of a simulation"),
         (("--state", "{state}"), "--state needs --data, or --site"),
@@ -234,7 +234,7 @@ def test_labelled_data_are_no_series(fedproto: Fedproto, state: Path, tmp_path: 
     np.savez(tmp_path / "labelled.npz", points=np.zeros((4, 2)), offsets=np.array([0, 4]))
     outcome = fedproto("forecast", "--state", state, "--data", tmp_path / "labelled.npz")
     assert outcome.code == 2
-    assert "holds no series, it looks like source sequence-npz" in outcome.err
+    assert "holds no series but looks like source sequence-npz" in outcome.err
 
 
 def test_a_misspelt_source_is_named(fedproto: Fedproto, state: Path, tmp_path: Path) -> None:

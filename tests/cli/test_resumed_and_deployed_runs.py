@@ -116,9 +116,12 @@ def test_a_simulation_is_resumed_with_its_settings_and_nodes(
         (["--resume", "mine", "--set", "rounds=39"], "rounds = 39: "),
         (["--resume", "held"], "held is being written by process "),
         (["--superlink", "lab", "--resume", "held"], "held is being written by process "),
-        (["--resume", "mine", "--set", "seed=8"], "--set seed=8: a run goes on with the settings"),
-        (["mine/settings.toml", "--resume", "mine"], "goes on with the settings in its folder"),
-        (["--superlink", "lab", "--nodes", "2"], "--nodes 2: simulated nodes only"),
+        (
+            ["--resume", "mine", "--set", "seed=8"],
+            "--set seed=8: a run continues with",
+        ),
+        (["mine/settings.toml", "--resume", "mine"], "continues with the settings in its folder"),
+        (["--superlink", "lab", "--nodes", "2"], "--nodes 2: only for simulated nodes"),
         (["--superlink", "lab", "--set", "rounds=0"], "rounds = 0: "),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_level_that_scaling_would_take_away(check: Fedproto, tmp_path: Path) -
     np.savez(tmp_path / "like.npz", x=steps, y=labels)
     np.savez(tmp_path / "apart.npz", x=steps + 3 * labels[:, None, None] * [0, 1], y=labels)
     warned = check(tmp_path / "apart.npz")
-    assert "of the mean of 'dimension-2' over a sequence is between classes" in warned.out
+    assert "of the variance of the sequences' mean 'dimension-2'" in warned.out
     assert "try --set data.sequences.scaling=none or client" in " ".join(warned.out.split())
     for quiet in (
         check(tmp_path / "apart.npz", "--set=data.sequences.scaling=client"),
@@ -144,5 +144,5 @@ def test_basic_motions_of_the_archive(check: Fedproto) -> None:
     outcome = check(folder, GIVEN_SCHEME)
     assert outcome.code == 0, outcome.err
     assert "80, 40 of them test" in outcome.out
-    assert "the source names no clients: one has them all" in outcome.out
+    assert "the source names no clients, so one has all" in outcome.out
     assert ["Badminton", "20", "1"] in rows(outcome.out)

@@ -191,7 +191,7 @@ method = ["naive", "seasonal-naive"]
     changed = fedproto("sweep", config, "--trials", "1", "--grid", "method=seasonal-naive")
     assert "another sweep: grid.method = ['seasonal-naive'], was ['naive']" in changed.err
     more = fedproto("sweep", config, "--trials", "1", "--grid", "method=naive", "--seeds", "5,6")
-    assert "say --extend to let it grow" in more.err
+    assert "add --extend to let it grow" in more.err
     resumed = fedproto("sweep", "--resume", "told", "--seeds", "5,6")
     assert "only --parallel may be given" in resumed.err
 

@@ -197,8 +197,12 @@ def test_wishes_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "wishes", "message"),
     [
-        (wide, {"horizon": 0}, "--horizon 0: at least 1"),
-        (wide, {"changes": {"data.period": 48}}, "data.period = 48: in a trial --period sets it"),
+        (wide, {"horizon": 0}, "--horizon 0: must be at least 1"),
+        (
+            wide,
+            {"changes": {"data.period": 48}},
+            "data.period = 48: fedproto try takes this from --period",
+        ),
         (images, {"windows": 3}, "--windows 3: for series, but .* holds images"),
         (wide, {"clients_from": "site"}, "client-column: .* has no column 'site'"),
         (wide, {"clients": 5}, "--clients 5: .* holds series"),
@@ -308,7 +312,7 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     trial = two_rows(planned, tmp_path, warnings=["left out"], repeats=True)
     assert repr(trial).startswith("warning: left out\n")
     assert "\nForecasting value. " in repr(trial)
-    assert trial.verdict.endswith("and what they gain by sharing is no gain.")
+    assert trial.verdict.endswith("so their gain from sharing is not real.")
 
 
 HOURS = 24 * 14

@@ -46,11 +46,11 @@ Vector = NDArray[np.float64]
 
 
 def doubts_about_gain(series: Sequence[ClientSeries]) -> list[str]:
-    """Return which clients repeat others, so that what they gain by sharing is no gain."""
+    """Return which clients repeat others, so that their gain from sharing is not real."""
     clients = [client for client in series if len(client.values)]
     totals = [f"{name} is the sum of {listed(parts)}" for name, parts in totals_among(clients)]
     doubt = (
-        "a total repeats its parts, so what it gains by sharing is no gain; leave it out "
+        "a total repeats its parts, so its gain from sharing is not real; leave it out "
         "(data.clients selects the clients)"
     )
     return [*_copies(clients), *([f"{', and '.join(totals)}: {doubt}"] if totals else [])]
@@ -210,11 +210,11 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
         ),
         *most_affected(
             {name: steps for name, steps in short.items() if 2 * steps > longest},
-            "up to {:.0f} steps shorter than the longest, so with less to learn from",
+            "up to {:.0f} steps shorter than the longest, so there is less to learn from",
         ),
         *most_affected(
             {name: share for name, share in gaps.items() if 3 * share > 1},
-            "up to {:.0%} of the values are missing, and errors are of the others",
+            "up to {:.0%} of the values are missing, and errors cover the others",
         ),
     ]
 
@@ -227,7 +227,7 @@ def _little_history(clients: Sequence[ClientSeries], settings: DataSettings) -> 
     return most_affected(
         {name: number for name, number in days.items() if number < _FEWEST_VALIDATED},
         "too little history for 95% intervals, whose widths come from a validation part of {:.1f} "
-        "days: they may hold far fewer of the next values, or more",
+        "days: they may hold far fewer or more of the next values",
         lambda number: -number,
     )
 
@@ -240,8 +240,8 @@ def _copies(clients: Sequence[ClientSeries]) -> list[str]:
         for copy, first, shift in copies_among(clients)
     ]
     doubt = (
-        "what such clients gain by sharing is no gain; leave out all but one of them (data.clients "
-        "selects the clients)"
+        "the gain of such clients from sharing is not real; leave out all but one of them "
+        "(data.clients selects the clients)"
     )
     return [f"{listed(parts)}: {doubt}"] if parts else []
 
@@ -359,9 +359,8 @@ def _giants(clients: Sequence[ClientSeries]) -> list[str]:
     sizes = {client.name: float(np.nanmean(np.abs(client.values))) for client in clients}
     lengths = {client.name: float(np.isfinite(client.values).sum()) for client in clients}
     in_units = (
-        "{}: its values are on average {:.0f} times those of the median client, so a mean over "
-        "clients of errors in the data's units is mostly of this client; MSE and MASE count all "
-        "alike"
+        "{}: its values are on average {:.0f} times those of the median client, so it "
+        "dominates the mean of errors in the data's units; MSE and MASE count all clients alike"
     )
     longer = (
         "{}: it has {:.0f} times the values of the median client; where models are averaged, "

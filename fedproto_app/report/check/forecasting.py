@@ -329,8 +329,8 @@ def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
     )
     lines += most_affected(
         {client.name: oddities.ratio for client, oddities in odd if oddities.is_spread},
-        f"the deviation of the test part is over {LARGEST_RATIO:g} times that of the train part, "
-        "or as much below (at most ×{:.2g})",
+        f"the deviations of test and train part differ by a factor over {LARGEST_RATIO:g} "
+        "(at most ×{:.2g})",
         lambda ratio: max(1 / ratio if ratio else np.inf, ratio),
     )
     return lines
