@@ -1,7 +1,7 @@
-"""Write small files in forms that people have, and tell what each of them gets.
+"""Write small files in forms that people have, and say what each of them gets.
 
     python -m benchmarks.file_forms           # prints the table, two minutes at most
-    python -m benchmarks.file_forms --page    # writes it to docs/file-forms.md
+    python -m benchmarks.file_forms --page    # writes it to docs/file-forms.csv
     python -m benchmarks.file_forms --try     # also `fedproto try --quick` on what is read
 
 Most files hold the same three hourly series. "Read" means that `fedproto data check` ends well and
@@ -25,7 +25,7 @@ import pandas as pd
 from PIL import Image
 from typer.testing import CliRunner
 
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT, write_table
 from benchmarks.parts import parser_of
 from fedproto_app.cli.commands import app
 from fedproto_app.core.errors import FedProtoError
@@ -36,7 +36,7 @@ from fedproto_app.report.check.doubts import doubts_about_gain, doubts_about_ser
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.table import record_of_source
 
-PAGE, SECTION, MAKER = ROOT / "docs" / "file-forms.md", "file-forms", "benchmarks.file_forms"
+FILE = ROOT / "docs" / "file-forms.csv"
 BERLIN = "Europe/Berlin"
 
 
@@ -612,8 +612,8 @@ FORMS = (
 )
 
 
-READ, NOTED, ONE_LINE, BAD = "Read", "Read, with a note", "Refused in one line", "Not good"
-_FIRST, _LAST = 12, 10  # words of a long refusal that the page shows
+GRADES = ("read", "read, with a note", "refused in one line", "not good")
+READ, NOTED, REFUSED, BAD = GRADES
 
 
 @dataclass(frozen=True)
@@ -625,14 +625,10 @@ class Outcome:
     says: str
 
     @property
-    def line(self) -> str:
-        """The form's line on the page: an item of a list, with the message if it is refused."""
-        settings = "".join(f", `--set {key}={value}`" for key, value in self.form.settings.items())
-        title = self.form.title + settings
-        words = self.says.split()
-        if len(words) > _FIRST + _LAST + 2:
-            words[_FIRST:-_LAST] = ["…"]
-        return f"- {title}" if self.grade in (READ, NOTED) else f"| {title} | {' '.join(words)} |"
+    def row(self) -> list[str]:
+        """The form's row in the file."""
+        settings = " ".join(f"--set {key}={value}" for key, value in self.form.settings.items())
+        return [self.form.title.replace("`", ""), settings, self.grade, self.says]
 
 
 def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
@@ -649,7 +645,7 @@ def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
             is_good = form.expected is not None and _equal(
                 _read(path, form.answer)[0], form.expected
             )
-        return Outcome(form, ONE_LINE if is_good else BAD, _shown(reason, path))
+        return Outcome(form, REFUSED if is_good else BAD, _shown(reason, path))
     notes = [line.removeprefix("warning ") for line in lines if line.startswith("warning")]
     is_right = form.expected is not None or bool(form.note) or not form.refusal
     if form.expected is not None:
@@ -664,10 +660,10 @@ def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
 
 
 def _shown(text: str, path: Path) -> str:
-    """Return a line as a cell of the table, without the folder's name."""
+    """Return a message in one line, without the folder's name."""
     for name in (f"{path}: ", f"{path}/", f"{path.name}/" if path.is_dir() else ""):
         text = text.replace(name, "") if name else text
-    return " ".join(text.replace(str(path), path.name).split()).replace("|", "\\|")
+    return " ".join(text.replace(str(path), path.name).split())
 
 
 def _read(path: Path, settings: Mapping[str, str]) -> tuple[list[ClientSeries], list[str]]:
@@ -703,21 +699,10 @@ def _equal(clients: list[ClientSeries], expected: pd.DataFrame) -> bool:
     return True
 
 
-def lines_of(outcomes: list[Outcome]) -> list[str]:
-    """Return the lines for the page: the forms by grade, each grade with its number."""
-    lines: list[str] = []
-    for grade in (READ, NOTED, ONE_LINE, BAD):
-        rows = [outcome.line for outcome in outcomes if outcome.grade == grade]
-        head = [] if grade in (READ, NOTED) else ["| form | message |", "| --- | --- |"]
-        if rows:
-            lines += ["", f"## {grade} ({len(rows)})", "", *head, *rows]
-    return lines[1:]
-
-
 def main() -> int:
     """Return 1 if a form that must be read or helped is not."""
     parser = parser_of(__doc__)
-    parser.add_argument("--page", action="store_true", help=f"write the table to {PAGE.name}")
+    parser.add_argument("--page", action="store_true", help=f"write the table to {FILE.name}")
     parser.add_argument("--try", action="store_true", dest="trial", help="also run a trial of each")
     arguments = parser.parse_args()
     outcomes = []
@@ -726,13 +711,13 @@ def main() -> int:
             outcomes.append(
                 outcome_of(form, Path(folder), arguments.trial and form.expected is not None)
             )
-    lines = lines_of(outcomes)
-    print("\n".join(lines))
+    rows = [o.row for o in sorted(outcomes, key=lambda o: GRADES.index(o.grade))]
+    print(*map(" | ".join, rows), sep="\n")
     if wrong := [o.form.title for o in outcomes if o.grade == BAD and o.form.must]:
         print(f"not as expected: {', '.join(wrong)}", file=sys.stderr)
         return 1
     if arguments.page:
-        write_section(PAGE, SECTION, MAKER, lines)
+        write_table(FILE, [["form", "settings", "outcome", "message"], *rows])
     return 0
 
 

@@ -114,10 +114,10 @@ def complete_run(changes: Mapping[str, object], nodes: int, console: Console) ->
         show_after(folder, console)
 
 
-def _require_settings(folder: Path, wanted: Mapping[str, object]) -> None:
+def _require_settings(folder: Path, settings: Mapping[str, object]) -> None:
     """Raise `SettingsError` unless the run in this folder has these settings."""
     stored = flat_settings(stored_settings(folder))
-    for key, value in wanted.items():
+    for key, value in settings.items():
         if stored.get(key) != value and not key.startswith("output."):
             raise SettingsError(
                 f"{folder}: holds a run with {key} = {stored.get(key)!r}, not {value!r}; choose "

@@ -169,4 +169,6 @@ def _plainly() -> Iterator[None]:
             yield
     except click.ClickException as error:
         message = " ".join(error.message.split())
-        raise FederationError(f"the SuperLink was not reached, or refused: {message}") from None
+        raise FederationError(
+            f"the SuperLink was not reached or refused the request: {message}"
+        ) from None

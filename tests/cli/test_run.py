@@ -237,7 +237,7 @@ def test_a_folder_that_exists_is_never_written_over(
         (["missing.toml"], "missing.toml: No such file"),
         (["broken.toml"], "broken.toml: "),
         (["--app", "nowhere"], "nowhere/pyproject.toml: No such file"),
-        (["--app", "plain"], "plain/pyproject.toml: it has no table [tool.flwr.app]"),
+        (["--app", "plain"], "plain/pyproject.toml: has no table [tool.flwr.app]"),
         (
             ["--set", "data.source=wide-csv", "--set", "data.path=missing.csv"],
             "missing.csv: no such file",

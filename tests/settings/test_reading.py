@@ -188,7 +188,7 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "unused"),
+    ("table", "unused"),
     [
         ({"method": "kindred", "rounds": 60}, ["rounds = 60"]),
         ({"method": "kindred", "rounds": 1, "seed": 3}, []),
@@ -199,8 +199,8 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
         ({**SEQUENCES, "sequence.batch-size": 3}, []),
     ],
 )  # fmt: skip
-def test_settings_without_effect_are_named(given: dict[str, Any], unused: list[str]) -> None:
-    assert unused_settings(given, settings_from(given)) == unused
+def test_settings_without_effect_are_named(table: dict[str, Any], unused: list[str]) -> None:
+    assert unused_settings(table, settings_from(table)) == unused
 
 
 def test_a_wrong_key_of_another_method_is_refused() -> None:
@@ -210,14 +210,14 @@ def test_a_wrong_key_of_another_method_is_refused() -> None:
 
 
 def test_known_columns_do_not_go_with_every_run() -> None:
-    known = {"data.known": "temperature"}
+    columns = {"data.known": "temperature"}
     with pytest.raises(SettingsError, match="its clients see each other's values"):
-        settings_from({**known, "method": "fcgcn"})
+        settings_from({**columns, "method": "fcgcn"})
     noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
-    private = settings_from({**known, **noise, "method": "fedavg"})
+    private = settings_from({**columns, **noise, "method": "fedavg"})
     with pytest.raises(SettingsError, match="sharing = 'none' sends nothing"):
         privacy_plan(private)
-    alone = {**known, **noise, "method": "fedavg", "response.sharing": "none"}
+    alone = {**columns, **noise, "method": "fedavg", "response.sharing": "none"}
     assert privacy_plan(settings_from(alone))
 
 

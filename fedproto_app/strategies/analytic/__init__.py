@@ -23,9 +23,9 @@ class AnalyticSettings(Section):
 
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "`none` is each client's own solution, `federated` one of all clients, `shrunk` its "
-        "own pulled towards that, and `clustered` also towards [clients whose classes mean the"
-        " same](closed-forms.md#clusters)",
+        "each client's solution is its own (`none`), that of all clients (`federated`), its own "
+        "pulled towards that of all (`shrunk`), or also towards [its "
+        "cluster's](closed-forms.md#clusters) (`clustered`)",
     )
     penalty: Positive = setting(
         1.0,
@@ -46,8 +46,8 @@ class AnalyticSettings(Section):
     )
     prior: Prior = setting(
         "own",
-        "class frequencies of a client's own solution: its own, or equal, which finds rare "
-        "classes more often",
+        "class frequencies of a client's solution: its own, or equal, which finds rare classes "
+        "more often",
     )
 
     guess_rounds: CountOrZero = setting(
