@@ -271,9 +271,9 @@ class Membership:
                     f"{self._where_to_look(deadline, missing)}"
                 )
             pause_on(grid, LOOK_EVERY)
-        seen = ", ".join(self._identity.names())
+        names = ", ".join(self._identity.names())
         for label in missing:
-            tell("missing", WARNING, node=label, seconds=nodes.start_deadline, seen=seen or None)
+            tell("missing", WARNING, node=label, seconds=nodes.start_deadline, nodes=names or None)
         self._agree_on_shape()
         if not any(self.roster.facts[key].samples for key in self.roster.clients()):
             raise FederationError("no node has a client that can train" + self._reasons_text())
@@ -498,12 +498,12 @@ class Membership:
                 f"connected without an answer within {seconds:g} s: {names}; their hosts are too "
                 "slow, or the log of their ClientApp shows why it fails"
             )
-        seen = ""
+        who = ""
         if missing:
             names = ", ".join(self._identity.names()) or "none"
-            seen = f"{', '.join(missing)} did not come, and this server knows {names}; "
+            who = f"{', '.join(missing)} did not come, and this server knows {names}; "
         return (
-            f"{seen}fedproto nodes list shows which nodes are online, and the log of a missing "
+            f"{who}fedproto nodes list shows which nodes are online, and the log of a missing "
             "site's SuperNode why it is not"
         )
 

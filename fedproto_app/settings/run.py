@@ -59,7 +59,7 @@ class NodesSettings(Section):
     minimum: Count = setting(1, "nodes needed before the first round. `fedproto run` waits for all")
     names: NodeNames = setting(
         "",
-        "[real nodes to ask and wait for](deployment.md#while-it-runs) (default: all)",
+        "[real nodes to ask and wait for](reliability.md#which-nodes-take-part) (default: all)",
         NAMES,
     )
     start_deadline: Positive = setting(300.0, "seconds for these to connect and read their data")

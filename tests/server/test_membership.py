@@ -181,7 +181,7 @@ def test_a_named_site_that_does_not_come_is_missing(
     )
     federation.members.await_nodes(grid)
     assert labels(federation) == {"north"}
-    assert 'event=missing node=south seconds=0.3 seen="north, west"' in caplog.text
+    assert 'event=missing node=south seconds=0.3 nodes="north, west"' in caplog.text
 
     federation, grid = federation_of(
         tmp_path, *nodes, registered=registered, **{"nodes.names": "suoth"}
