@@ -34,7 +34,7 @@ from fedproto_app.core.section import (
 )
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, require_known_task, task_record
 from fedproto_app.settings.aggregation import AggregationSettings, PrivacySettings
-from fedproto_app.settings.choice import NAMES, NodeNames
+from fedproto_app.settings.choice import NAMES, NodeNames, names_in
 from fedproto_app.settings.data import DataSettings, GraphSettings, ResponseSettings
 from fedproto_app.settings.model import (
     ClassificationSettings,
@@ -59,7 +59,7 @@ class NodesSettings(Section):
     minimum: Count = setting(1, "nodes needed before the first round. `fedproto run` waits for all")
     names: NodeNames = setting(
         "",
-        "real nodes to ask and wait for (default: all)",
+        "[real nodes to ask and wait for](reliability.md#which-nodes-take-part) (default: all)",
         NAMES,
     )
     start_deadline: Positive = setting(300.0, "seconds for nodes to connect and read their data")
@@ -87,6 +87,15 @@ class NodesSettings(Section):
     )
 
     @model_validator(mode="after")
+    def _enough_nodes_are_named(self) -> NodesSettings:
+        if 0 < len(self.named) < self.minimum:
+            raise ValueError(
+                f"nodes.minimum = {self.minimum}: more than the {len(self.named)} of "
+                f"nodes.names = {self.names!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _late_nodes_do_not_end_the_run(self) -> NodesSettings:
         if self.enough + self.maximum_failed_share < 1:
             raise ValueError(
@@ -94,6 +103,11 @@ class NodesSettings(Section):
                 f"nodes.maximum-failed-share = {self.maximum_failed_share:g} allows"
             )
         return self
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The names of the nodes that take part, () for all nodes."""
+        return names_in(self.names)
 
     @property
     def quota(self) -> int:

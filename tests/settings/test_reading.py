@@ -64,6 +64,14 @@ def test_flat_and_nested_are_the_same() -> None:
             {"nodes.enough": 0.4},
             ["nodes.enough = 0.4: then more", "than nodes.maximum-failed-share = 0.5 allows"],
         ),
+        (
+            {"nodes.names": "office,depot", "nodes.minimum": 3},
+            ["nodes.minimum = 3: more than the 2 of nodes.names = 'office,depot'"],
+        ),
+        (
+            {"nodes.names": ["a", "b"], "method": "fedavg", "aggregation.secure": True},
+            ["nodes.names = 'a,b': a masked sum needs aggregation.secure-minimum = 3 nodes"],
+        ),
         ({"data.backtest": "6/5"}, ["data.backtest = '6/5'", "the number of windows, such as 2/5"]),
         ({"data.lags": "7,x"}, ["data.lags = '7,x'", "auto, or whole numbers above 0 between"]),
         ({"data.lags": "48,2"}, ["data.lags = '48,2': 2 must be above data.close-window = 3"]),
