@@ -338,6 +338,7 @@ def read_times(
     texts: Series, unit: TimeUnit, title: str, row: Callable[[int], str], where: str
 ) -> tuple[Stamps, NDArray[np.bool_]]:
     """Return `stamps_of` these texts [T], and which of them are at 24:00, the next day's 00:00."""
+    texts = texts.str.strip()
     is_24: NDArray[np.bool_] = texts.str.contains("[T ]24:00", regex=True).to_numpy(dtype=bool)
     if not is_24.any():
         return stamps_of(texts, unit, title, row, where), is_24
@@ -576,10 +577,10 @@ def _without_names(table: Table) -> Table:
     name, column = table.head.names[place], table.texts[place]
     if not name or column.dtype.kind in "Mmiufb":
         return table
-    spellings = [text for text in column.unique() if str(text).strip() == name]
-    is_name = column.isin(spellings).to_numpy()
-    if not is_name.any():
+    texts = column.cat.categories
+    if not (spellings := texts[texts.str.strip() == name]).size:
         return table
+    is_name = column.isin(spellings).to_numpy()
     first = table.row_of(int(is_name.argmax()))
     note = f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
     return replace(table.select(np.flatnonzero(~is_name)), notes=(*table.notes, note))

@@ -152,8 +152,12 @@ def _of_long_rows(
             if table_rows.size
         ]
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
-    places_of = clients.groupby(clients, observed=True).indices
-    require_few_columns(len(places_of), settings.path, "clients")
+    clients = clients.cat.remove_unused_categories()
+    names = clients.cat.categories
+    require_few_columns(len(names), settings.path, "clients")
+    codes = clients.cat.codes.to_numpy()
+    by_client = np.argsort(codes, kind="stable")
+    places_of = np.split(by_client, np.bincount(codes).cumsum()[:-1])
     values, known, notes_on_texts = _values_and_known(used_tables)
     stamps = _stamps(used_tables, settings)
     # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
@@ -174,10 +178,10 @@ def _of_long_rows(
             f"{settings.path}: client {name!r}" if name else settings.path,
             [str(name) or (tables.client_of(path) if has_targets else "")],
             row_of,
-            np.asarray(places),
+            places,
             notes,
         )
-        for name, places in places_of.items()
+        for name, places in zip(names, places_of, strict=True)
     ]
     if all_stamps[0].utc and not has_targets:
         # Covariates in UTC go with series whose local times are converted to UTC.
