@@ -152,12 +152,10 @@ def _of_long_rows(
             if table_rows.size
         ]
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
-    clients = clients.cat.remove_unused_categories()
-    names = clients.cat.categories
-    require_few_columns(len(names), settings.path, "clients")
-    codes = clients.cat.codes.to_numpy()
-    by_client = np.argsort(codes, kind="stable")
-    places_of = np.split(by_client, np.bincount(codes).cumsum()[:-1])
+    names, codes = clients.cat.categories, clients.cat.codes.to_numpy()
+    counts = np.bincount(codes, minlength=len(names))  # 0 for clients that are not chosen
+    require_few_columns(np.count_nonzero(counts), settings.path, "clients")
+    places_of = np.split(np.argsort(codes, kind="stable"), counts.cumsum()[:-1])
     values, known, notes_on_texts = _values_and_known(used_tables)
     stamps = _stamps(used_tables, settings)
     # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
@@ -182,6 +180,7 @@ def _of_long_rows(
             notes,
         )
         for name, places in zip(names, places_of, strict=True)
+        if places.size
     ]
     if all_stamps[0].utc and not has_targets:
         # Covariates in UTC go with series whose local times are converted to UTC.
@@ -446,7 +445,8 @@ def _values_and_known(
         columns = _of_texts(cells, column, tables, notes)
         names += columns
         blocks += [flags[:, None] for flags in columns.values()]
-    return np.concatenate(blocks, axis=1), tuple(names), tuple(notes)
+    values = np.concatenate(blocks, axis=1) if names else blocks[0]
+    return values, tuple(names), tuple(notes)
 
 
 def _targets(table: Table) -> Matrix:

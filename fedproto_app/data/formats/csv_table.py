@@ -335,6 +335,12 @@ def delimiter_of(lines: list[str], where: str, decimal: Decimal = "auto") -> str
             f"{where}: cells could be separated by {' or '.join(names)}; set data.delimiter to one "
             "of them"
         )
+    has_signs = any(sign in line for line in lines for sign in DELIMITERS.values())
+    if not has_signs and all(len(line.split()) > 1 for line in lines):
+        raise DataError(
+            f"{where}: cells seem to be separated by blanks; write the table with commas, in R "
+            "with write.csv"
+        )
     # Titles above a table have other cells than its last lines.
     of_last = [sign for sign in DELIMITERS.values() if _cuts_evenly(lines[len(lines) // 2 :], sign)]
     likely = of_last if len(of_last) == 1 else DELIMITERS.values()
