@@ -154,7 +154,7 @@ def _of_long_rows(
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
     names, codes = clients.cat.categories, clients.cat.codes.to_numpy()
     counts = np.bincount(codes, minlength=len(names))  # 0 for clients that are not chosen
-    require_few_columns(np.count_nonzero(counts), settings.path, "clients")
+    require_few_columns(int(np.count_nonzero(counts)), settings.path, "clients")
     places_of = np.split(np.argsort(codes, kind="stable"), counts.cumsum()[:-1])
     values, known, notes_on_texts = _values_and_known(used_tables)
     stamps = _stamps(used_tables, settings)

@@ -496,7 +496,7 @@ def test_columns_of_all_days_are_cut_to_business_days(tmp_path: Path) -> None:
 
 def test_a_known_column_without_any_cell_is_refused(tmp_path: Path) -> None:
     text = "unique_id,ds,y,wind\na,2024-01-01,1,\na,2024-01-02,2,\n"
-    with pytest.raises(DataError, match="'wind' misses 100%|wind.*missing"):
+    with pytest.raises(DataError, match="misses 100% of the rows"):
         load(written(tmp_path, text), "long-csv", known="wind")
 
 
