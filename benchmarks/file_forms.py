@@ -280,6 +280,16 @@ LOGGER = (
     '"TOA5","st7","CR1000","77","OS.32","CPU:x.CR1","9","hourly"\n"TIMESTAMP","north","south","west"\n'
     '"TS","kW","kW","kW"\n"","Avg","Avg","Avg"\n' + FRAME.to_csv(header=False)
 )
+MATLAB_DAYS = (HOURS.as_unit("s").asi8 / 86_400 + 719_529).round(6)
+ABSENT = _changed(0, slice(9, 12), np.nan)
+INFLUX = _long(FRAME.tz_localize("UTC"), "host", "_time", "_value").assign(
+    result=None, table=0, _start=HOURS[0], _stop=HOURS[-1]
+)[["result", "table", "_start", "_stop", "_time", "_value", "host"]]
+INFLUX = INFLUX.set_axis(pd.Index([None] * len(INFLUX)))
+LAB = _long(STORES, "subject_id", "charttime", "valuenum").assign(unit="mmHg").astype(str)
+LAB.iloc[7, 2] = "<5"
+PROFILE = FRAME.set_axis(HOURS.strftime("%d.%m.%Y %H:%M").rename("Von")).assign(Status="W")
+PROFILE.insert(0, "Bis", (HOURS + pd.Timedelta(hours=1)).strftime("%d.%m.%Y %H:%M"))
 AS_STEPS = "data.time-unit=step"
 LINES = FRAME.to_csv(lineterminator="\n").splitlines()
 
@@ -539,6 +549,52 @@ REPORTED = (
         FRAME[["north"]].set_axis(["load"], axis=1),
         {"data.columns": "load", "data.known": "temperature"},
     ),
+    # As programs of several trades export them.
+    Form(
+        "Home Assistant: `unavailable`",
+        _csv(
+            _long(ABSENT, "entity_id", "last_changed", "state"), index=False, na_rep="unavailable"
+        ),
+        ABSENT,
+        refusal="data.missing-values=unavailable",
+        answer={"data.missing-values": "unavailable"},
+    ),
+    Form(
+        "InfluxDB's annotated CSV",
+        _text(f"#group{',false' * 7}\n#datatype{',string' * 7}\n{INFLUX.to_csv()}"),
+        refusal="which column is to be forecast: result, table, _value",
+        answer={"data.columns": "_value"},
+    ),
+    Form(
+        "Prometheus: `1728864000.000`",
+        _csv(
+            _long(
+                FRAME.set_axis(HOURS.as_unit("s").asi8 / 1.0), "instance", "timestamp", "value"
+            ).assign(metric="load"),
+            index=False,
+        ),
+    ),
+    Form(
+        "Grafana: `sep=;` above, all cells quoted",
+        _text("sep=;\n" + FRAME.to_csv(sep=";", quoting=1)),
+        note="left out above the names of the columns: line 1",
+    ),
+    Form(
+        "a meter operator's profile: titles, `Von;Bis;…;Status`",
+        _text("Lastgang;;;;;\nEinheit;kWh;;;;\n" + PROFILE.to_csv(sep=";", decimal=",")),
+        refusal="data.clients=north,south,west",
+        answer={"data.clients": "north,south,west"},
+    ),
+    Form(
+        "a hospital's readings: `<5`", _csv(LAB, index=False), None, refusal="'<5' is not a number"
+    ),
+    Form(
+        "MATLAB's days: `739539.041667`",
+        _csv(_timed(pd.Index(MATLAB_DAYS, name="t"))),
+        None,
+        refusal="'t' rises by 0.0416",
+    ),
+    Form("R's write.table", _csv(FRAME, sep=" ", quoting=2), None, refusal="write.csv"),
     Form(
         "JSON",
         _text(_long(FRAME).to_json(date_format="iso"), "a.json"),
