@@ -39,9 +39,10 @@ _STRENGTHS = (1.0, 0.35, 0.2)
 class RandomPatchClassifier(LinearHeadModel):
     """A linear head on the pooled responses to `filters` filters.
 
-    Images are [K, B, channels, H, W]. A response is divided by the deviation of the pixels that the
-    filter sees. For each of 2 × 2 regions a filter gives the mean excess over the threshold, and
-    the mean excess below its negative: D = 8 · filters. The encoder has no parameters.
+    Images are [K, B, channels, H, W]. The first filter gives the brightness of a patch, the mean of
+    its pixels. The responses of the others are divided by the deviation of these pixels. For each
+    of 2 × 2 regions a filter gives the mean excess over the threshold, and the mean excess below
+    its negative: D = 8 · filters. The encoder has no parameters.
 
     mirrored: whether mirroring keeps an image's class. Then the features are the mean over the
         image and its mirror image, so that both have the same.
@@ -60,7 +61,11 @@ class RandomPatchClassifier(LinearHeadModel):
         super().__init__(2 * POOLED**2 * filters, classes)
         self._mirrored = mirrored
         channels, height, width = shape
-        self._filters = leaf_filters(filters, channels, patch_side(min(height, width)), generator)
+        side = patch_side(min(height, width))
+        brightness = torch.full((1, channels, side, side), 1 / (channels * side**2))
+        self._filters = torch.cat(
+            [brightness, leaf_filters(filters - 1, channels, side, generator)]
+        )
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         return {}
@@ -78,12 +83,11 @@ class RandomPatchClassifier(LinearHeadModel):
 
     def _pooled(self, images: Tensor) -> Tensor:
         side = self._filters.shape[-1]
-        mean, square = (
-            F.avg_pool2d(values, side, stride=1).mean(dim=1, keepdim=True)
-            for values in (images, images.square())
-        )
+        responses = F.conv2d(images, self._filters.to(images))
+        mean, contrasts = responses[:, :1], responses[:, 1:]
+        square = F.avg_pool2d(images.square(), side, stride=1).mean(dim=1, keepdim=True)
         variance = (square - mean.square()).clamp(min=0)
-        responses = F.conv2d(images, self._filters.to(images)) * (variance + FAINT).rsqrt()
+        responses = torch.cat([mean, contrasts * (variance + FAINT).rsqrt()], dim=1)
         parts = [F.relu(sign * responses - THRESHOLD) for sign in (1, -1)]
         return torch.cat(
             [F.adaptive_avg_pool2d(part, POOLED).flatten(start_dim=1) for part in parts], dim=1
@@ -108,9 +112,10 @@ def leaf_filters(count: int, channels: int, side: int, generator: torch.Generato
     covariance = patches.T @ patches / PATCHES + WHITE * torch.eye(patches.shape[1]).double()
     within_a_leaf = variance.flatten() < 1e-9  # such patches make no filter, unless all are so
     chosen = patches[within_a_leaf.byte().argsort(stable=True)[:count]]
-    filters = torch.linalg.solve(covariance, chosen.T).T
+    filters: Tensor = torch.linalg.solve(covariance, chosen.T).T
     length = (filters * chosen).sum(dim=1, keepdim=True).sqrt()
-    return (filters / length.clamp(min=1e-6)).float().view(-1, channels, side, side)
+    filters = filters / length.clamp(min=1e-6)
+    return filters.float().view(count, channels, side, side)
 
 
 def dead_leaves(count: int, channels: int, side: int, generator: torch.Generator) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedproto_app.models import random_patches
 from fedproto_app.models.random_patches import (
@@ -53,24 +54,33 @@ def test_filters_answer_whitened_patches(channels: int) -> None:
 
 
 def test_by_hand() -> None:
-    model = RandomPatchClassifier((1, 2, 2), 3, 1, seeded())  # one filter of all four pixels
-    assert model.representation_dim == 8
+    model = RandomPatchClassifier((1, 2, 2), 3, 2, seeded())  # brightness, and one filter
+    assert model.representation_dim == 16
     gain = leaf_filters(1, 1, 2, seeded()).flatten()
-    pixels = torch.tensor([2.0, -2.0, 0.1, 1.0])
+    pixels = torch.tensor([2.0, -1.0, 0.1, 2.0])
     features = model.encode({}, pixels.view(1, 1, 1, 2, 2))[0, 0]
     response = gain @ pixels / (pixels.var(correction=0) + FAINT).sqrt()
-    excess = [(sign * response - THRESHOLD).clamp(min=0).expand(4) for sign in (1, -1)]
+    both = torch.stack([pixels.mean(), response])
+    excess = [(sign * both - THRESHOLD).clamp(min=0).repeat_interleave(4) for sign in (1, -1)]
     torch.testing.assert_close(features, torch.cat(excess))
-    assert features.max() > 0
+    assert (features > 0).sum() == 8
 
 
-def test_brightness_does_not_count_and_a_strong_contrast_hardly() -> None:
+def test_brightness_has_its_own_filter_and_a_strong_contrast_hardly_counts() -> None:
     images = torch.randn(1, 5, 3, 8, 8, generator=seeded(3))
     model = RandomPatchClassifier((3, 8, 8), 10, 20, seeded())
-    features = model.encode({}, images)
-    torch.testing.assert_close(model.encode({}, images + 1), features, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(model.encode({}, 3 * images), features, rtol=0, atol=0.15)
-    assert model.encode({}, torch.full((1, 1, 3, 8, 8), 2.0)).max() == 0  # no contrast, no features
+
+    def encoded(images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of the brightness, and those of the other filters."""
+        by_filter = model.encode({}, images).view(5, 2, 20, 4)
+        return by_filter[:, :, 0], by_filter[:, :, 1:]
+
+    contrasts = encoded(images)[1]
+    torch.testing.assert_close(encoded(images + 1)[1], contrasts, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(encoded(3 * images)[1], contrasts, rtol=0, atol=0.15)
+    brightness, contrasts = encoded(torch.full((1, 5, 3, 8, 8), 2.0))
+    torch.testing.assert_close(brightness[:, 0], torch.full((5, 4), 2 - THRESHOLD))
+    assert contrasts.max() == 0  # in spite of rounding
 
 
 def test_a_mirror_image_is_the_same_where_it_is_as_good() -> None:
