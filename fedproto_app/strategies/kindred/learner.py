@@ -421,7 +421,8 @@ class Fits:
         gram, moment = (torch.stack(parts) for parts in zip(*problems, strict=True))
         self._plain, self._values = model.plain_width, model.values
         left_out = LEAVES_OUT * model.is_further.to(gram)
-        self._added = torch.stack([0 * left_out, left_out]).unique(dim=0)  # (1 or 2, p)
+        choices = [0 * left_out, left_out] if left_out.any() else [left_out]
+        self._added = torch.stack(choices)  # [1 or 2, p]
         if model.representation_dim == model.plain_width:
             waves = set()
         self._eliminated = {
@@ -458,7 +459,7 @@ class Fits:
 
     def _with_and_without(self, penalties: Tensor) -> Tensor:
         """Return the penalties [c, p], and those without the further lags if there are any."""
-        return (penalties + self._added[:, None]).flatten(end_dim=1)
+        return torch.cat([penalties + added for added in self._added])
 
     def _available(self, waves: Sequence[float]) -> list[float]:
         return [penalty for penalty in waves if penalty in self._eliminated]
