@@ -40,7 +40,7 @@ class AnalyticSettings(Section):
     eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
-        "filters of images (8 values each), or half of the [features of "
+        "random filters of images (8 values each), or half of the [features of "
         "sequences](closed-forms.md#classes)",
         f"1 … {MOST_FEATURES}",
     )
