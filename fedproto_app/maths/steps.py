@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.linalg import vector_norm
 
 _SLACK = 1e-3  # relative. A node's mean travels in float32
 
@@ -28,9 +27,11 @@ def shortened_steps(
     Lengths are Euclidean, over all arrays together.
     """
     starts = {name: torch.from_numpy(start[name]).to(value) for name, value in models.items()}
-    moved = [(value - starts[name]).flatten(start_dim=1) for name, value in models.items()]
-    by_array = [vector_norm(step, dim=1, dtype=torch.float64) for step in moved]
-    lengths = vector_norm(torch.stack(by_array), dim=0)  # (K,)
+    squares = [
+        (value - starts[name]).double().square().flatten(start_dim=1).sum(dim=1)
+        for name, value in models.items()
+    ]
+    lengths = torch.stack(squares).sum(dim=0).sqrt()  # (K,)
     if not longest or not (lengths > longest).any():
         return dict(models), lengths.tolist()
     factors = (longest / lengths).clamp(max=1.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +37,7 @@ from fedproto_app.strategies.common.learner import (
 
 DIVERGED = "training diverged; its last good model stays"
 _log = logging.getLogger(__name__)
+_WEIGHED_TOGETHER = 16  # models summed at a time, which bounds the memory of the sum
 
 # What becomes of the values that the clients of a cohort send, before they are put into a reply.
 Stage: TypeAlias = Callable[[Contribution, Cohort, Order], Contribution]
@@ -397,18 +398,23 @@ def _weighted_sums(
     """Return the sums of the shared parameters of the clients in these rows, with their weights.
 
     The sum is taken client by client, because the order within a sum over an axis depends on the
-    memory layout. It is computed in one row on the models' device, and copied once. A float32 times
-    a whole weight is exact in float64.
+    memory layout. It is computed on the models' device, for all parameters at once, and copied
+    once.
     """
     if not (models and rows):
         return {}
     parts = [value.reshape(len(value), -1) for value in models.values()]
-    width = sum(part.shape[1] for part in parts)
-    total = torch.zeros(width, dtype=torch.float64, device=parts[0].device)
-    for row, weight in zip(rows, weights, strict=True):
-        total.add_(torch.cat([part[row] for part in parts]), alpha=weight)
+    factors = torch.tensor(weights, dtype=torch.float64, device=parts[0].device).unsqueeze(1)
+
+    def terms() -> Iterator[Tensor]:
+        for first in range(0, len(rows), _WEIGHED_TOGETHER):
+            chunk = slice(first, first + _WEIGHED_TOGETHER)
+            flat = torch.cat([rows_of(part, rows[chunk]) for part in parts], dim=1)
+            yield from flat.double() * factors[chunk]
+
+    total = reduce(torch.add, terms()).cpu().numpy()
     ends = np.cumsum([part.shape[1] for part in parts])[:-1]
-    sums = zip(models.items(), np.split(total.cpu().numpy(), ends), strict=True)
+    sums = zip(models.items(), np.split(total, ends), strict=True)
     return {name: flat.reshape(value.shape[1:]) for (name, value), flat in sums}
 
 
