@@ -52,12 +52,10 @@ def simulated_settings(changes: Mapping[str, object], nodes: int) -> Settings:
 
 def unclaimed_settings(changes: Mapping[str, object], nodes: int) -> Settings:
     """Return `simulated_settings` without making a folder."""
+    if names := flat(changes).get("nodes.names"):
+        raise SettingsError(f"nodes.names = {names!r}: names real nodes, and a simulation has none")
     # All nodes of a simulation are present, so a run can wait for all of them.
     settings = settings_from({"nodes.minimum": nodes, **changes})
-    if settings.nodes.names:
-        raise SettingsError(
-            f"nodes.names = {settings.nodes.names!r}: names real nodes, and a simulation has none"
-        )
     if settings.nodes.minimum > nodes:
         raise SettingsError(
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
