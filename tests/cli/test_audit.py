@@ -22,5 +22,5 @@ def test_it_names_the_last_hash(tmp_path: Path, fedproto: Fedproto) -> None:
     (tmp_path / "other").write_text("root:x:0:0\n" + "[" * 100_000)
     assert "no line is an entry" in fedproto("audit", str(tmp_path / "other")).err
     file.write_text(file.read_text() + "half a li")
-    assert "lines that are no entry" in fedproto("audit", str(file)).out
+    assert "unreadable lines" in fedproto("audit", str(file)).out
     assert "no such file" in fedproto("audit", str(tmp_path / "none")).err

@@ -171,7 +171,7 @@ def test_a_whole_run_forecasts_from_its_own_source_with_a_picture(
     from_source = fedproto("forecast", run, "--steps", 3)
     assert from_source.out == out.read_text()
     refused = fedproto("forecast", run, "--out", data)
-    assert (refused.code, "the data are there" in refused.err) == (2, True)
+    assert (refused.code, "is part of the data" in refused.err) == (2, True)
 
 
 def test_others_clients_are_named_and_left_out(
@@ -190,7 +190,7 @@ def test_others_clients_are_named_and_left_out(
     ("arguments", "message"),
     [
         (("--client", "nobody"), "client 'nobody' cannot be forecast"),
-        (("--out", "{data}"), "the data are there"),
+        (("--out", "{data}"), "is part of the data"),
         (("--out", "{folder}"), "is a folder"),
         (("--out", "{folder}/none/out.csv"), "there is no folder"),
         (("--source", "hdf5"), "not a readable HDF5"),
@@ -217,7 +217,7 @@ def test_mistakes_are_told_in_one_line(
     ("arguments", "message"),
     [
         ((), "name either the folder of a run, or the folder of a node with --state"),
-        (("{state}", "--state", "{state}"), "one of the two"),
+        (("{state}", "--state", "{state}"), "name either the folder of a run"),
         (("{state}",), "no nodes' state in it; expected the folder of a simulation"),
         (("--state", "{state}"), "--state needs --data, or --site"),
     ],

@@ -163,8 +163,8 @@ def test_a_grid_grows_behind_what_it_has(tmp_path: Path, run: Run) -> None:
         ({"grid": {"fuels.beta": [10, 30], "method": ["fuels"]}}, "a sweep can only grow"),
         ({"grid": {"fuels.beta": [10]}}, "a sweep can only grow"),
         ({"seeds": [0]}, "a sweep can only grow"),
-        ({"seeds": [0, 1, 2]}, "say --extend"),
-        ({"grid": {"fuels.beta": [5, 10, 30]}}, "say --extend"),
+        ({"seeds": [0, 1, 2]}, "add --extend"),
+        ({"grid": {"fuels.beta": [5, 10, 30]}}, "add --extend"),
         ({"search": "random", "trials": 2}, "search = random, was grid"),
     ],
 )

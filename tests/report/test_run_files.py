@@ -47,7 +47,7 @@ def test_a_damaged_table_is_refused_with_its_place(tmp_path: Path, text: str, fa
 
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text('{"round": 1}\n[2]\n')
-    with pytest.raises(FedProtoError, match=r"rounds\.jsonl: cannot be read: '\[2\]' is not a JSON"):
+    with pytest.raises(FedProtoError, match=r"rounds\.jsonl: cannot be read: '\[2\]' is not a"):
         read_records(tmp_path / "rounds.jsonl")
 
 
