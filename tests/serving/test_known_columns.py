@@ -255,7 +255,10 @@ def test_a_table_on_the_command_line(fedproto: Fedproto, fitted: Forecaster, fol
     for option, message in (
         ((), "column 'heat' has no value at 2024-03-19 00:00:00, and the forecast needs it until"),
         (("--covariates", folder / "none.csv"), "--covariates: "),
-        (("--covariates", folder / "future.csv", "--out", folder / "future.csv"), "the data are"),
+        (
+            ("--covariates", folder / "future.csv", "--out", folder / "future.csv"),
+            "part of the data",
+        ),
     ):
         refused = fedproto(*command, *option)
         assert (refused.code, message in refused.err) == (2, True), refused.err
