@@ -136,19 +136,19 @@ class Pretraining:
 class Method:
     """A method of federated learning.
 
-    name: in tables, run folders and summaries, and for the app's own methods in the settings.
-    title: for readers of tables and reports, or one for each task, "" for the name.
+    name: in settings, tables, run folders and summaries.
+    title: for readers of tables and reports, or a title for each task, "" for the name.
     strategy, learner: the server's and the clients' half.
     settings: the class of its table of settings. Both halves get the table.
-    tasks: those that it works with, () for all.
+    tasks: the tasks that it works with, () for all.
     table: the name of its table in the settings, "" for the method's name.
     model: what makes its own models, "package.module:function": of series (settings,
         `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. "": the settings choose
         the model.
-    rounds: as many as it has, where that is not for the settings to say.
+    rounds: the number of rounds, where the method decides this and not the settings.
     pretraining: the phase that the method itself brings before its own rounds, if it does.
     learns_without_labels: whether sequences without a label are of use to a run.
-    scaling: of labelled sequences, where ``data.sequences.scaling`` leaves it to the method.
+    scaling: how labelled sequences are scaled where ``data.sequences.scaling`` is auto.
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
@@ -156,7 +156,7 @@ class Method:
         "package.module:function": (settings, the node's series, all of the source) → `Shard`.
         "": every client sees its own values alone.
     by_time: whether the server must know when each client's samples are.
-    small: further settings of its runs of a few seconds, for checks of methods.
+    small: further settings for runs of a few seconds, which check the method.
     check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
     """
 

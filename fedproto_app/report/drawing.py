@@ -509,7 +509,7 @@ def _ends(line: Line, width: Vector) -> tuple[Vector, ...]:
 
 
 def _drawable(values: Vector) -> Vector:
-    """Return the values within what matplotlib can scale: the largest cut, the smallest 0."""
+    """Return the values as matplotlib can scale them: too large ones cut, too small ones 0."""
     cut = np.clip(values, -_LARGEST, _LARGEST)
     return np.where(np.abs(cut) < 1 / _LARGEST, 0.0, cut)
 

@@ -129,7 +129,7 @@ def _divided(places: Mapping[str, str]) -> list[ImageFile]:
 
 
 def wrapping(names: Sequence[str]) -> int:
-    """Return the length of the prefix of every name that is a folder around the whole layout."""
+    """Return the length of the prefix that all names share, if it is a folder around the layout."""
     tops = {name.partition("/")[0] for name in names}
     if len(tops) != 1 or _RESERVED.fullmatch(top := tops.pop()):
         return 0
