@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedproto_app.core.method import Method
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.strategies.common.learner import Context, Learner
+from fedproto_app.strategies.common.learner import Context, KernelLoss, Learner, Phase
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.task import AnyTask
 
@@ -26,6 +26,9 @@ class SoloLearner(Learner[Context, AnyTask]):
     ) -> dict[str, Tensor]:
         prediction = self.task.predict(parameters, self.task.represent(parameters, batch), batch)
         return {"prediction": self.task.loss(prediction, batch)}
+
+    def kernel_loss(self, phase: Phase, context: Context) -> KernelLoss | None:
+        return KernelLoss()
 
 
 class SoloStrategy(PersonalStrategy):
