@@ -62,7 +62,7 @@ leakage: $(DEV)  ## what clients' messages tell of their data, two minutes
 privacy: $(DEV)  ## what noise that protects clients costs, by ε, five minutes
 	$(BIN)/python -m benchmarks.privacy_results --page
 
-forms: $(DEV)  ## docs/file-forms.md: what each form of file gets, two minutes
+forms: $(DEV)  ## docs/file-forms.csv: what each form of file gets, two minutes
 	$(BIN)/python -m benchmarks.file_forms --page
 
 results: $(DEV)  ## docs/results: half an hour a series dataset, two hours CIFAR-10, two sequences

@@ -1,7 +1,7 @@
-"""Write small files in forms that people have, and tell what each of them gets.
+"""Write small files in forms that people have, and say what each of them gets.
 
     python -m benchmarks.file_forms           # prints the table, two minutes at most
-    python -m benchmarks.file_forms --page    # writes it to docs/file-forms.md
+    python -m benchmarks.file_forms --page    # writes it to docs/file-forms.csv
     python -m benchmarks.file_forms --try     # also `fedproto try --quick` on what is read
 
 Most files hold the same three hourly series. "Read" means that `fedproto data check` ends well and
@@ -25,7 +25,7 @@ import pandas as pd
 from PIL import Image
 from typer.testing import CliRunner
 
-from benchmarks.pages import ROOT, write_section
+from benchmarks.pages import ROOT, write_table
 from benchmarks.parts import parser_of
 from fedproto_app.cli.commands import app
 from fedproto_app.core.errors import FedProtoError
@@ -36,7 +36,7 @@ from fedproto_app.report.check.doubts import doubts_about_gain, doubts_about_ser
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.table import record_of_source
 
-PAGE, SECTION, MAKER = ROOT / "docs" / "file-forms.md", "file-forms", "benchmarks.file_forms"
+FILE = ROOT / "docs" / "file-forms.csv"
 BERLIN = "Europe/Berlin"
 
 
@@ -280,6 +280,16 @@ LOGGER = (
     '"TOA5","st7","CR1000","77","OS.32","CPU:x.CR1","9","hourly"\n"TIMESTAMP","north","south","west"\n'
     '"TS","kW","kW","kW"\n"","Avg","Avg","Avg"\n' + FRAME.to_csv(header=False)
 )
+MATLAB_DAYS = (HOURS.as_unit("s").asi8 / 86_400 + 719_529).round(6)
+ABSENT = _changed(0, slice(9, 12), np.nan)
+INFLUX = _long(FRAME.tz_localize("UTC"), "host", "_time", "_value").assign(
+    result=None, table=0, _start=HOURS[0], _stop=HOURS[-1]
+)[["result", "table", "_start", "_stop", "_time", "_value", "host"]]
+INFLUX = INFLUX.set_axis(pd.Index([None] * len(INFLUX)))
+LAB = _long(STORES, "subject_id", "charttime", "valuenum").assign(unit="mmHg").astype(str)
+LAB.iloc[7, 2] = "<5"
+PROFILE = FRAME.set_axis(HOURS.strftime("%d.%m.%Y %H:%M").rename("Von")).assign(Status="W")
+PROFILE.insert(0, "Bis", (HOURS + pd.Timedelta(hours=1)).strftime("%d.%m.%Y %H:%M"))
 AS_STEPS = "data.time-unit=step"
 LINES = FRAME.to_csv(lineterminator="\n").splitlines()
 
@@ -539,6 +549,52 @@ REPORTED = (
         FRAME[["north"]].set_axis(["load"], axis=1),
         {"data.columns": "load", "data.known": "temperature"},
     ),
+    # As programs of several trades export them.
+    Form(
+        "Home Assistant: `unavailable`",
+        _csv(
+            _long(ABSENT, "entity_id", "last_changed", "state"), index=False, na_rep="unavailable"
+        ),
+        ABSENT,
+        refusal="data.missing-values=unavailable",
+        answer={"data.missing-values": "unavailable"},
+    ),
+    Form(
+        "InfluxDB's annotated CSV",
+        _text(f"#group{',false' * 7}\n#datatype{',string' * 7}\n{INFLUX.to_csv()}"),
+        refusal="which column is to be forecast: result, table, _value",
+        answer={"data.columns": "_value"},
+    ),
+    Form(
+        "Prometheus: `1728864000.000`",
+        _csv(
+            _long(
+                FRAME.set_axis(HOURS.as_unit("s").asi8 / 1.0), "instance", "timestamp", "value"
+            ).assign(metric="load"),
+            index=False,
+        ),
+    ),
+    Form(
+        "Grafana: `sep=;` above, all cells quoted",
+        _text("sep=;\n" + FRAME.to_csv(sep=";", quoting=1)),
+        note="left out above the names of the columns: line 1",
+    ),
+    Form(
+        "a meter operator's profile: titles, `Von;Bis;…;Status`",
+        _text("Lastgang;;;;;\nEinheit;kWh;;;;\n" + PROFILE.to_csv(sep=";", decimal=",")),
+        refusal="data.clients=north,south,west",
+        answer={"data.clients": "north,south,west"},
+    ),
+    Form(
+        "a hospital's readings: `<5`", _csv(LAB, index=False), None, refusal="'<5' is not a number"
+    ),
+    Form(
+        "MATLAB's days: `739539.041667`",
+        _csv(_timed(pd.Index(MATLAB_DAYS, name="t"))),
+        None,
+        refusal="'t' rises by 0.0416",
+    ),
+    Form("R's write.table", _csv(FRAME, sep=" ", quoting=2), None, refusal="write.csv"),
     Form(
         "JSON",
         _text(_long(FRAME).to_json(date_format="iso"), "a.json"),
@@ -612,8 +668,8 @@ FORMS = (
 )
 
 
-READ, NOTED, ONE_LINE, BAD = "Read", "Read, with a note", "Refused in one line", "Not good"
-_FIRST, _LAST = 12, 10  # words of a long refusal that the page shows
+GRADES = ("read", "read, with a note", "refused in one line", "not good")
+READ, NOTED, REFUSED, BAD = GRADES
 
 
 @dataclass(frozen=True)
@@ -625,14 +681,10 @@ class Outcome:
     says: str
 
     @property
-    def line(self) -> str:
-        """The form's line on the page: an item of a list, with the message if it is refused."""
-        settings = "".join(f", `--set {key}={value}`" for key, value in self.form.settings.items())
-        title = self.form.title + settings
-        words = self.says.split()
-        if len(words) > _FIRST + _LAST + 2:
-            words[_FIRST:-_LAST] = ["…"]
-        return f"- {title}" if self.grade in (READ, NOTED) else f"| {title} | {' '.join(words)} |"
+    def row(self) -> list[str]:
+        """The form's row in the file."""
+        settings = " ".join(f"--set {key}={value}" for key, value in self.form.settings.items())
+        return [self.form.title.replace("`", ""), settings, self.grade, self.says]
 
 
 def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
@@ -649,7 +701,7 @@ def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
             is_good = form.expected is not None and _equal(
                 _read(path, form.answer)[0], form.expected
             )
-        return Outcome(form, ONE_LINE if is_good else BAD, _shown(reason, path))
+        return Outcome(form, REFUSED if is_good else BAD, _shown(reason, path))
     notes = [line.removeprefix("warning ") for line in lines if line.startswith("warning")]
     is_right = form.expected is not None or bool(form.note) or not form.refusal
     if form.expected is not None:
@@ -664,10 +716,10 @@ def outcome_of(form: Form, folder: Path, with_trial: bool = False) -> Outcome:
 
 
 def _shown(text: str, path: Path) -> str:
-    """Return a line as a cell of the table, without the folder's name."""
+    """Return a message in one line, without the folder's name."""
     for name in (f"{path}: ", f"{path}/", f"{path.name}/" if path.is_dir() else ""):
         text = text.replace(name, "") if name else text
-    return " ".join(text.replace(str(path), path.name).split()).replace("|", "\\|")
+    return " ".join(text.replace(str(path), path.name).split())
 
 
 def _read(path: Path, settings: Mapping[str, str]) -> tuple[list[ClientSeries], list[str]]:
@@ -703,21 +755,10 @@ def _equal(clients: list[ClientSeries], expected: pd.DataFrame) -> bool:
     return True
 
 
-def lines_of(outcomes: list[Outcome]) -> list[str]:
-    """Return the lines for the page: the forms by grade, each grade with its number."""
-    lines: list[str] = []
-    for grade in (READ, NOTED, ONE_LINE, BAD):
-        rows = [outcome.line for outcome in outcomes if outcome.grade == grade]
-        head = [] if grade in (READ, NOTED) else ["| form | message |", "| --- | --- |"]
-        if rows:
-            lines += ["", f"## {grade} ({len(rows)})", "", *head, *rows]
-    return lines[1:]
-
-
 def main() -> int:
     """Return 1 if a form that must be read or helped is not."""
     parser = parser_of(__doc__)
-    parser.add_argument("--page", action="store_true", help=f"write the table to {PAGE.name}")
+    parser.add_argument("--page", action="store_true", help=f"write the table to {FILE.name}")
     parser.add_argument("--try", action="store_true", dest="trial", help="also run a trial of each")
     arguments = parser.parse_args()
     outcomes = []
@@ -726,13 +767,13 @@ def main() -> int:
             outcomes.append(
                 outcome_of(form, Path(folder), arguments.trial and form.expected is not None)
             )
-    lines = lines_of(outcomes)
-    print("\n".join(lines))
+    rows = [o.row for o in sorted(outcomes, key=lambda o: GRADES.index(o.grade))]
+    print(*map(" | ".join, rows), sep="\n")
     if wrong := [o.form.title for o in outcomes if o.grade == BAD and o.form.must]:
         print(f"not as expected: {', '.join(wrong)}", file=sys.stderr)
         return 1
     if arguments.page:
-        write_section(PAGE, SECTION, MAKER, lines)
+        write_table(FILE, [["form", "settings", "outcome", "message"], *rows])
     return 0
 
 

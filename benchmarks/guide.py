@@ -6,8 +6,9 @@ A command to be run has a comment before it in the page: ``<!-- run: PLACE NAME 
 machine on which a reader types it: `one`, `server`, `site`. Each machine is a folder here, with
 the files that the guide asks for (`one` has the repository), and a compose project of its own.
 `one` is the first chapter. `many` are the others: a server and a site, a killed server and its
-resumed run, a site that joins late, an upgrade of the server and then of one site after the other,
-a site that gets a new key and one that leaves for good.
+resumed run, a site that joins late, a server that is lost and restored from its backup, an upgrade
+of the server and then of one site after the other, a site that gets a new key and one that leaves
+for good.
 
 Between the commands the script also does what a person or the network does (`Play`), and it
 adapts the commands (`adapted`). Prints a row for each command. Exit code 0 if all succeed. Without
@@ -194,6 +195,12 @@ class Play:
             "the resumed run has all rounds, the late site too",
             lambda: self._run_is_complete(server),
         )
+        self._type(server, "backup")
+        self._do("the server is lost", lambda: remove_project("fedproto-server"))
+        self._type(server, "restore")
+        self._internet("fedproto-server_superlink_1", "fl.example.org")
+        self._do("the restored server becomes healthy", server.await_health)
+        self._do("it has the run", lambda: self._run_is_complete(server))
         self._do(f"an image of version {NEXT_VERSION}", self._next_image)
         self._type(harbour, "pause")
         self._upgrade(server)
@@ -365,6 +372,18 @@ def _run_of(rounds: int, sites: int) -> list[tuple[str, str]]:
     return [("rounds = 10", f"rounds = {rounds}"), ("minimum = 3 ", f"minimum = {sites} ")]
 
 
+def remove_project(project: str) -> None:
+    """Remove the containers, networks and volumes of a compose project."""
+    label = ("--filter", f"label=com.docker.compose.project={project}")
+    if containers := docker("ps", "-aq", *label).split():
+        docker("rm", "-f", *containers)
+    if networks := docker("network", "ls", "-q", *label).split():
+        docker("network", "rm", *networks)
+    volumes = docker("volume", "ls", "-q").split()  # those that were restored have no label
+    if volumes := [name for name in volumes if name.startswith(f"{project}_")]:
+        docker("volume", "rm", *volumes)
+
+
 @contextmanager
 def cleaned_up(folder: Path) -> Iterator[None]:
     """Remove what the guide made: containers, volumes, networks, and files of the image's user."""
@@ -372,14 +391,7 @@ def cleaned_up(folder: Path) -> Iterator[None]:
         yield
     finally:
         for project in ("one", "fedproto-server", "site-harbour", "site-oldtown"):
-            label = f"label=com.docker.compose.project={project}"
-            for kind, remove in (
-                (["ps", "-aq"], ["rm", "-f"]),
-                (["volume", "ls", "-q"], ["volume", "rm"]),
-                (["network", "ls", "-q"], ["network", "rm"]),
-            ):
-                if names := docker(*kind, "--filter", label).split():
-                    docker(*remove, *names)
+            remove_project(project)
         subprocess.run(["docker", "network", "rm", INTERNET], capture_output=True)
         inside = ["run", "--rm", "--network", "none", "--user", "0:0", "-v", f"{folder}:/made"]
         docker(*inside, "fedproto-app", "sh", "-c", "rm -rf /made/*")

@@ -72,7 +72,8 @@ def row_of(method: str, clients: int, rounds: int, folder: Path) -> list[str]:
     """Run once in this folder, and return what it cost. A later round is the mean without the
     first, with the checkpoints between them."""
     settings = {"method": method, "data.source": "synthetic-traffic", **SETTINGS[method]}
-    settings |= {"data.synthetic.clients": clients, "rounds": rounds, **output_in(folder)}
+    settings |= {"data.synthetic.clients": clients, "nodes.maximum-clients": clients}
+    settings |= {"rounds": rounds, **output_in(folder)}
     settings["output.pictures"] = True  # as a user runs it
     command = [sys.executable, "-u", "-c", PROGRAM, "run", "--nodes", "2", "--workers", "2"]
     watch, ends, ended = Watch(folder), list[Moment](), threading.Event()

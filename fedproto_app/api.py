@@ -542,9 +542,9 @@ def _series_and_settings(
     for key in ("data.source", "data.path"):
         if key in table:
             raise SettingsError(f"{key} = {table[key]!r}: the data are the frame")
-    known = known_settings(table)
-    series = series_of_frame(data, *columns, data=known)
-    with_known_columns(series, known, WHERE)  # refuses here what the run would refuse
+    data_settings = known_settings(table)
+    series = series_of_frame(data, *columns, data=data_settings)
+    with_known_columns(series, data_settings, WHERE)  # refuses here what the run would refuse
     return series, with_period(series, table)
 
 

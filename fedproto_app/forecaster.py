@@ -87,8 +87,8 @@ class Forecaster:
         changes |= {key: value for key, value in optional.items() if value is not None}
         changes |= {"data__known": self.known} if self.known else {}
         if self.freq is not None:
-            known = {"data.known": self.known} if self.known else {}
-            data = known_settings(flat(self.settings or {}) | known)
+            columns = {"data.known": self.known} if self.known else {}
+            data = known_settings(flat(self.settings or {}) | columns)
             series = series_of_frame(df, id_col, time_col, target_col, data=data)
             _require_step(series, self.freq, offsets)
         for key in flat(self.settings or {}):

@@ -297,8 +297,8 @@ def forecast(
     owners = {name: node for node in nodes for name in node.store.kept_clients()}
     reasons = _reasons_against(nodes, owners, series)
     # If no client can be forecast, the reason of the first in the data, else in the state.
-    every = [*(history.name for history in series), *reasons]
-    for name in clients or ([] if None in reasons.values() else every):
+    all_clients = [*(history.name for history in series), *reasons]
+    for name in clients or ([] if None in reasons.values() else all_clients):
         if (reason := reasons.get(name, "neither in the data nor in the state")) is not None:
             trained = ", ".join(sorted(owners)[:_MOST_CHOICES])
             models = "" if name in owners else f"; there are models of {trained}"
@@ -332,10 +332,10 @@ def trained_columns(
         for client in node.store.kept_clients()[:1]:  # all clients of a run have the same
             columns = columns or node.store.record(client).response.get("columns", [])
     if future and set(columns) <= set(calendar_names(states[0].settings.data)):
-        other = " other than those of the time" if columns else ""
+        except_time = " other than those of the time" if columns else ""
         raise FedProtoError(
-            f"{future.key}: the models were trained without columns known in advance{other}; leave "
-            "it out"
+            f"{future.key}: the models were trained without columns known in advance{except_time}; "
+            "leave it out"
         )
     return tuple(columns)
 
@@ -349,13 +349,13 @@ def _with_columns(series: ClientSeries, columns: Sequence[str], steps: int) -> C
         return replace(series, columns=(), known=np.empty((0, 0)))
     series = with_columns(series, columns, f"the data of client {series.name!r}")
     end = len(series.values)
-    known = np.full((end + steps, len(columns)), np.nan)
+    columns_ahead = np.full((end + steps, len(columns)), np.nan)
     rows = series.known[: end + steps]
-    known[: len(rows)] = rows
-    is_missing = np.isnan(known)
-    begun = np.maximum.accumulate(~is_missing, axis=0)  # a column may begin late
-    begun[end:] = True
-    if (lacks := is_missing & begun).any():
+    columns_ahead[: len(rows)] = rows
+    is_missing = np.isnan(columns_ahead)
+    has_begun = np.maximum.accumulate(~is_missing, axis=0)  # a column may begin late
+    has_begun[end:] = True
+    if (lacks := is_missing & has_begun).any():
         row = int(lacks.any(axis=1).argmax())
         raise DataError(
             f"client {series.name!r}: column {columns[int(lacks[row].argmax())]!r} has no value at "

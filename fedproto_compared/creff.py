@@ -177,7 +177,7 @@ class CreffSettings(Section):
     classifier_batch_size: Count = setting(32, "features per step")
     classifier_rate: Positive = setting(0.01, "learning rate of the classifier")
     gradient_batches: Count = setting(
-        10, "random batches of a class whose mean gradient a client sends"
+        10, "random batches per class, whose mean gradient a client sends"
     )
     gradient_batch_size: Count = setting(32, "images in such a batch, at most")
 

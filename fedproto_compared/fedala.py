@@ -72,10 +72,12 @@ class FedAlaSettings(Section):
     """``[fedala]`` (docs: compared.md)."""
 
     layers: CountOrZero = setting(1, "top layers that a client mixes with its own (p). 0: all")
-    share: ShareOrOne = setting(0.8, "share of its batches that teach it how to mix (s)")
+    share: ShareOrOne = setting(
+        0.8, "share of the client's batches that train the mixing weights (s)"
+    )
     rate: Positive = setting(1.0, "learning rate of the mixing weights (η)")
     threshold: Positive = setting(
-        0.1, "the weights' first training ends when ten epochs' losses deviate by less"
+        0.1, "the first training ends when the losses of ten epochs deviate by less than this"
     )
 
 

@@ -78,8 +78,7 @@ class FedPclSettings(Section):
     )
     inference: Literal["prototypes", "head"] = setting(
         "head",
-        "whether the head or the most similar prototype predicts classes. The head always "
-        "predicts series",
+        "the head or the most similar prototype predicts classes. The head always predicts series",
     )
 
 

@@ -45,7 +45,7 @@ class PFedMeSettings(Section):
     proximal_lambda: Positive = setting(_STRONG, "pull of the personal model to the global one (λ)")
     inner_steps: Count = setting(5, "optimiser steps of the personal model on each batch (K)")
     outer_step: ShareOrOne = setting(
-        0.1, "share of the way to the personal model that w goes after each batch (η·λ)"
+        0.1, "step of w towards the personal model after each batch (η·λ)"
     )
     server_step: Positive = setting(
         1.0, "share of the clients' mean in the new shared model (β), which may exceed 1"

@@ -43,7 +43,6 @@ MODULES: Mapping[str, tuple[Callable[[], Iterable[Any]], Callable[[Any], Any], M
 SIZES, MASKED = "sizes", "masked"
 
 PAGE, FILES = ROOT / "docs" / "robust.md", ROOT / "docs" / "attacks"
-ON_PAGE = ("fedavg", MASKED)  # the other studies are files beside the page
 
 Figures = Mapping[Trial, Mapping[int, float]]
 Job = TypeVar("Job")
@@ -62,9 +61,9 @@ def main() -> None:
         if name in (arguments.studies or names):
             lines = _lines_of(name, console)
             console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-            if arguments.page and name in ON_PAGE:
+            if arguments.page and name == MASKED:
                 write_section(PAGE, f"attacks-{name}", "benchmarks.attacks", lines)
-            elif arguments.page:
+            elif arguments.page:  # the other studies are files beside the page
                 write_csv(name, lines)
 
 

@@ -3,9 +3,9 @@
 A copy of this file called ``sitecustomize.py`` on a process's PYTHONPATH is run by Python before
 anything else. The environment variable FAULT says what the process then does wrong:
 
-    poison               this node's replies of rounds 1 … 4 hold forbidden values
+    poison               this node's replies of rounds 1 … 5 hold forbidden values
     junk-MB              this node adds four arrays of 40 or 300 MB to every reply
-    duplicate            this node sends every reply twice
+    duplicate            this node sends every reply twice, and all its earlier replies again
     announce             this node announces its reply of round 2 and sends none of its parts
     no-message           this node's reply of round 2 is announced as a message but is none
     crash-in-checkpoint  this server kills itself when a checkpoint's files are written and the
@@ -24,7 +24,8 @@ from typing import Any
 
 
 def poison(wire: Any) -> None:
-    """Send NaN, a wrong shape, a huge weight and a negative count, a round each."""
+    """Send NaN, a wrong shape, a huge weight, a negative count and another node's client, a round
+    each."""
     write = wire.write_reply
 
     def write_reply(reply: Any, *, reply_to: Any, **masked: Any) -> Any:
@@ -36,6 +37,10 @@ def poison(wire: Any) -> None:
             reply.arrays[name] = array if server_round == "1" else array[..., :-1]
         elif reply.samples and server_round in ("3", "4"):
             reply.samples[0] = 10**12 if server_round == "3" else -5
+        elif reply.names and server_round == "5":
+            from fedproto_app.data.formats.synthetic_traffic import SITE_TYPES
+
+            reply.names[0] = f"{SITE_TYPES[0].name}-00"  # the first node's first client
         return write(reply, reply_to=reply_to, **masked)
 
     wire.write_reply = write_reply
@@ -63,12 +68,11 @@ def junk(megabytes: int) -> Callable[[Any], None]:
 
 
 def duplicate(supernode: Any) -> None:
-    """Send a reply with its objects, and then the reply once more."""
+    """Send a reply with its objects, and then this and all earlier replies once more."""
     push = supernode._push_messages
+    calls = []
 
     def push_twice(state: Any, object_store: Any, send: Any, push_object: Any) -> None:
-        calls = []
-
         def send_and_note(*arguments: Any) -> Any:
             calls.append(arguments)
             return send(*arguments)

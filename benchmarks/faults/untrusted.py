@@ -22,10 +22,10 @@ def poisoned_replies(folder: Path) -> Iterator[Row]:
         "a huge weight": f"reports {10**12} train samples",
         "a negative count": "reports -5 train samples",
     }
-    with Trial(folder, {"rounds": len(poisons) + 1}) as trial:
+    with Trial(folder, {"rounds": len(poisons) + 2}) as trial:
         trial.begin(fault="poison")
         trial.finish()
-        *poisoned, last = trial.rounds()
+        *poisoned, foreign, last = trial.rounds()
         refusals = [line["refused"] for line in poisoned]
         yield Row(
             f"replies with {', '.join(poisons)}, one a round",
@@ -38,6 +38,15 @@ def poisoned_replies(folder: Path) -> Iterator[Row]:
                 len(refused) == 1 and refused[0]["node"] == HIT and reason in refused[0]["reason"]
                 for refused, reason in zip(refusals, poisons.values(), strict=True)
             ),
+        )
+        (refusal,) = foreign["refused"]
+        yield Row(
+            "a node replies for a client of another node",
+            "that client refused by name; the others count",
+            summary([foreign]),
+            good=refusal["node"] == HIT
+            and refusal["reason"] == "not a client of this node that was asked"
+            and foreign["clients"] == 5,
         )
 
 
@@ -73,18 +82,25 @@ def junk_replies(folder: Path, array: int = 300, allowed: int = 256) -> Iterator
         )
 
 
-@harmed(
-    "duplicate-replies",
-    "a node sends every reply twice",
-    "the second changes nothing",
-    equal_to="fuels",
-)
-def duplicate_replies(trial: Trial) -> tuple[bool, str]:
-    trial.begin(fault="duplicate")
-    trial.finish()
-    pushes = trial.federation.superlink.log_text().count("Fleet.PushMessages")
-    replies = (ROUNDS + 1) * len(NODES)
-    return pushes > replies and counts(trial) == COMPLETE, f"{pushes} pushes of {replies} replies"
+@fault("duplicate-replies", "fuels")
+def duplicate_replies(folder: Path) -> Iterator[Row]:
+    with Trial(folder) as trial:
+        trial.begin(fault="duplicate")
+        trial.finish()
+        pushes = trial.federation.superlink.log_text().count("Fleet.PushMessages")
+        replies = (ROUNDS + 1) * len(NODES)
+        again = pushes - replies
+        also = f"{pushes} pushes of {replies} replies"
+        for harm, expected, fewest in (
+            ("a node sends every reply twice", "the second changes nothing", 1),
+            (
+                "a node sends all its earlier replies with each reply",
+                "they change nothing",
+                ROUNDS + 2,
+            ),
+        ):
+            good = again >= fewest and counts(trial) == COMPLETE
+            yield row(trial, harm, expected, good=good, method="fuels", also=also)
 
 
 @harmed(

@@ -219,7 +219,7 @@ def standard_error(group: Group, figure: str) -> float:
 
 def _of_clients(group: Group, figure: str) -> list[float]:
     """Return a column of ``clients.csv`` of all runs."""
-    return [value for run in group.runs for value in run.clients.known(figure)]
+    return [value for run in group.runs for value in run.clients.finite(figure)]
 
 
 def _better_off(group: Group, rival: Group | None, figure: str) -> str:

@@ -36,5 +36,5 @@ def audit(
         raise DataError(f"{file}: {error.strerror}") from None
     typer.echo(f"{chain.lines} lines from {chain.first_time} to {chain.last_time}, unbroken")
     if chain.unreadable:
-        typer.echo(f"lines that are no entry, as when power fails: {chain.unreadable}")
+        typer.echo(f"unreadable lines, as after a power failure: {chain.unreadable}")
     typer.echo(f"last hash: {chain.last}")

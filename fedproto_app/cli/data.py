@@ -19,7 +19,7 @@ from fedproto_app.cli.options import (
     ClientsFrom,
     Covariates,
     Holidays,
-    Known,
+    KnownColumns,
     Period,
     Target,
     reading_changes,
@@ -87,7 +87,7 @@ def check(
     period: Period = None,
     clients_from: ClientsFrom = "",
     target: Target = "",
-    known: Known = None,
+    known_columns: KnownColumns = None,
     covariates: Covariates = "",
     holidays: Holidays = "",
     site: Annotated[
@@ -149,11 +149,11 @@ def check(
         "--target": ("data.columns", target or None),
     }
     of_series = {option: pair for option, pair in options.items() if pair[1] is not None}
-    overrides = reading_changes(changes, source, known, covariates, holidays)
+    overrides = reading_changes(changes, source, known_columns, covariates, holidays)
     overrides |= dict(of_series.values())
     if site is not None and (path or source):
         name = "path" if path else "--source"
-        raise SettingsError(f"{name} and --site: the site's file says what is read")
+        raise SettingsError(f"{name}: not with --site, whose file says what is read")
     table, reading = _table(path, config, overrides)
     settings, record = _settings(table, site, fixed=site is not None or config is not None)
     if of_series and not record.forecasts:
@@ -252,7 +252,7 @@ def _draw(charts: Sequence[Chart] | None, picture: Path) -> None:
     from fedproto_app.report.drawing import charts_png
 
     if charts is None:
-        raise SettingsError(f"--picture {picture}: targets are real numbers; there are no classes")
+        raise SettingsError(f"--picture {picture}: the targets are real numbers, not classes")
     if not charts:  # nothing could be dealt
         return
     try:

@@ -24,6 +24,7 @@ from fedproto_app.experiments.simulation import (
     require_modules,
 )
 from fedproto_app.ops.keys import servers_certificate, warnings
+from fedproto_app.ops.nodes import require_registered
 from fedproto_app.ops.superlink import (
     Connection,
     ConnectionLost,
@@ -73,6 +74,8 @@ def follow_run(
     superlink.await_answer(lambda text: console.print(text, soft_wrap=True, markup=False))
     for warning in warnings([servers_certificate(superlink_name)]):
         typer.echo(f"warning: {warning}", err=True)
+    if settings.nodes.named:
+        require_registered(superlink_name, settings.nodes.named)
     stop.says = lambda: f"stopped; see if the run was submitted: flwr list {superlink_name}"
     run_id = superlink.submit(app, flower_config(settings))
     commands = (

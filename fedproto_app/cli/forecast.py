@@ -37,9 +37,9 @@ def forecast(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Not a run, but one node's state folder: runs/NAME/state/NODE of a simulation, "
-            "STATE-DIR/RUN-TOKEN/NODE of a deployed node; or a folder above it, if no other is "
-            "below.",
+            help="The state of one node, instead of a run: runs/NAME/state/NODE of a simulation, "
+            "STATE-DIR/RUN-TOKEN/NODE of a deployed node, or a folder above it that has no other "
+            "node.",
         ),
     ] = None,
     data: Annotated[
@@ -54,10 +54,10 @@ def forecast(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A table of the columns known in advance: a column of times, perhaps of clients, "
-            "and the columns. Its rows after the last values are the future, and earlier rows fill "
-            "what the data lack. Default: the data's own rows after the last value, and "
-            "data.covariates of the run.",
+            help="A table with a column of times, perhaps one of clients, and the columns known in "
+            "advance. Its rows after the last values are the future, and earlier rows fill gaps in "
+            "the data. Default: the data's rows after the last value, and data.covariates of the "
+            "run.",
         ),
     ] = None,
     out: Annotated[
@@ -87,8 +87,8 @@ def forecast(
             metavar="PERCENT",
             min=1,
             max=99,
-            help="How often an interval should hold the value; may be repeated. Default: 80 and "
-            "95.",
+            help="Percentage of values that an interval should hold; may be repeated. Default: 80 "
+            "and 95.",
         ),
     ] = None,
     clients: Annotated[
@@ -114,7 +114,7 @@ def forecast(
         Path | None,
         typer.Option(
             metavar="SITE.toml",
-            help="The node's own settings: its source, and which clients or columns of such files.",
+            help="The node's settings file, if it names the source, clients or columns.",
         ),
     ] = None,
 ) -> None:
@@ -221,7 +221,7 @@ def _states(run: Path | None, state: Path | None) -> list[NodeState]:
         return open_run(run)
     if state is not None and run is None:
         return [open_state(state)]
-    raise FedProtoError("name the folder of a run, or a node's with --state: one of the two")
+    raise FedProtoError("name either the folder of a run, or the folder of a node with --state")
 
 
 def _reading(
@@ -240,12 +240,12 @@ def _reading(
     by_site = reading.source if site else ""
     recognised = Reading(source or by_site) if source or site else _recognised(data, trained)
     reader = recognised.source
-    of_files = {name for name, known in sources_of("series").items() if known.path != "no path"}
+    of_files = {name for name, record in sources_of("series").items() if record.path != "no path"}
     if source and source not in of_files:
         near = did_you_mean(source, sorted(of_files))
         raise FedProtoError(f"--source {source}: {near}known are {', '.join(sorted(of_files))}")
     if reader not in of_files:
-        raise DataError(f"{data}: holds no series, it looks like source {reader}")
+        raise DataError(f"{data}: holds no series but looks like source {reader}")
     updates: dict[str, object] = {
         "source": reader,
         "path": str(data),
@@ -282,7 +282,7 @@ def _require_writable(option: str, out: Path, data: str) -> None:
         fault = "is a folder" if out.is_dir() else f"there is no folder {out.parent}"
         raise FedProtoError(f"{option} {out}: {fault}")
     if data and out.resolve().is_relative_to(Path(data).resolve()):
-        raise FedProtoError(f"{option} {out}: the data are there, which are never written to")
+        raise FedProtoError(f"{option} {out}: is part of the data, which are never overwritten")
 
 
 def _write(option: str, out: Path, content: bytes) -> None:

@@ -19,7 +19,7 @@ from fedproto_app.cli.options import (
     Covariates,
     Holidays,
     Horizon,
-    Known,
+    KnownColumns,
     Period,
     ReadingChanges,
     Source,
@@ -46,7 +46,7 @@ def init(
     period: Period = None,
     clients_from: ClientsFrom = "",
     target: Target = "",
-    known: Known = None,
+    known_columns: KnownColumns = None,
     covariates: Covariates = "",
     holidays: Holidays = "",
     source: Source = "",
@@ -72,7 +72,7 @@ def init(
     if file.exists():
         raise SettingsError(f"{file}: exists already and is never overwritten; --out names another")
     look_here_for_users_code()
-    overrides = reading_changes(changes, source, known, covariates, holidays)
+    overrides = reading_changes(changes, source, known_columns, covariates, holidays)
     wishes = Wishes(horizon, period, clients_from, clients, changes=overrides, target=target)
     plan = plan_of(path, wishes)
     chosen = {**plan.settings, **plan.rows[plan.together].changes}

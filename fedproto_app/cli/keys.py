@@ -39,7 +39,7 @@ def keys(
         bool,
         typer.Option(
             "--check",
-            help="Make nothing; say when the certificates in DIR expire. Exit code 1 if one "
+            help="Only say when the certificates in DIR expire. Exit code 1 if one "
             "expires within 30 days.",
         ),
     ] = False,
@@ -83,7 +83,7 @@ def _check(folder: Path) -> None:
     for certificate in ends:
         typer.echo(certificate.line(today))
     if any(certificate.is_soon(today) for certificate in ends):
-        typer.echo("make new ones in time: docs/deployment.md, Keys: what goes where", err=True)
+        typer.echo("renew them in time, see Keys in docs/deployment.md", err=True)
         raise typer.Exit(1)
 
 

@@ -11,13 +11,13 @@ import typer
 def metrics(
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="What FEDPROTO_METRICS names at the server."),
+        typer.Option(metavar="DIR", help="The folder that FEDPROTO_METRICS names at the server."),
     ] = None,
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The audit log of the server or the site.")
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one.")] = 9464,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port. 0: any free port.")] = 9464,
 ) -> None:
     """Serve metrics over HTTP for Prometheus, until it is stopped.
 

@@ -100,7 +100,7 @@ def register(
     ] = "",
     valid_days: Annotated[
         int | None,
-        typer.Option(min=1, help="Refuse the key after so many days. Default: it has no end."),
+        typer.Option(min=1, help="Days after which the key expires. Default: never."),
     ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
@@ -137,8 +137,8 @@ def rotate(
         int,
         typer.Option(
             min=0,
-            help="Accept the old key for so many days more, in which the site restarts when it "
-            "suits. 0: revoke it now.",
+            help="Days for which the old key is still accepted, so that the site can restart when "
+            "it suits. 0: revoke it now.",
         ),
     ] = 0,
 ) -> None:

@@ -11,26 +11,27 @@ from fedproto_app.experiments.run_settings import changed_settings
 
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="One setting over all others; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting, over all others; repeatable."),
 ]
 ReadingChanges = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="One setting on how the file is read, such as data.missing=zero; repeatable.",
+        help="A setting on how the file is read, such as data.missing=zero; repeatable.",
     ),
 ]
 Horizon = Annotated[int | None, typer.Option(help="Steps ahead to forecast. Default: one period.")]
 Period = Annotated[
     int | None,
     typer.Option(
-        help="Steps per period. Default, by the file's clock: a day, of daily data a week, of "
-        "weekly data a year. Without a clock it is estimated from the series."
+        help="Steps per period. Default, from the file's clock: a day, a week for daily data, a "
+        "year for weekly data. Without a clock it is estimated from the series."
     ),
 ]
 Clients = Annotated[
-    int | None, typer.Option(help="Deal images or sequences to so many simulated clients.")
+    int | None,
+    typer.Option(help="Simulated clients that share the images or sequences."),
 ]
 Source = Annotated[
     str,
@@ -42,16 +43,17 @@ Source = Annotated[
 ClientsFrom = Annotated[
     str, typer.Option(metavar="COLUMN", help="The column that names the clients.")
 ]
-Known = Annotated[
+KnownColumns = Annotated[
     str | None,
     typer.Option(
+        "--known",
         metavar="COLUMNS",
         help="Columns that are known in advance, such as a weather forecast or a price. Default: "
-        "those that go on after the last value; --known '' uses none.",
+        "those that continue after the last value; --known '' uses none.",
     ),
 ]
 Covariates = Annotated[
-    str, typer.Option(metavar="FILE", help="A table of its own with columns known in advance.")
+    str, typer.Option(metavar="FILE", help="A separate table with columns known in advance.")
 ]
 Holidays = Annotated[
     str, typer.Option(metavar="REGION", help="Whose holidays are known in advance: DE, DE-BY.")
@@ -62,11 +64,15 @@ Target = Annotated[
 
 
 def reading_changes(
-    changes: Sequence[str] | None, source: str, known: str | None, covariates: str, holidays: str
+    changes: Sequence[str] | None,
+    source: str,
+    known_columns: str | None,
+    covariates: str,
+    holidays: str,
 ) -> dict[str, object]:
     """Return the settings of ``--set`` and of the options on how a file is read, by dotted keys."""
     options = {"source": source, "covariates": covariates, "holidays": holidays}
-    named = {f"data.{key}": value for key, value in options.items() if value}
-    if known is not None:
-        named["data.known"] = known
-    return changed_settings(None, changes or ()) | named
+    chosen = {f"data.{key}": value for key, value in options.items() if value}
+    if known_columns is not None:
+        chosen["data.known"] = known_columns
+    return changed_settings(None, changes or ()) | chosen

@@ -217,7 +217,7 @@ def export(
     """
     runs = _finished(places)
     if target in ("csv", "parquet") and len(runs) > 1 and not output:
-        raise SettingsError(f"--to {target}: say where {len(runs)} runs go with --output FOLDER")
+        raise SettingsError(f"--to {target}: name the folder of {len(runs)} runs with --output")
     folder = Path(output).expanduser() if output else runs[0].folder / "export"
     written: list[Path] | list[str]
     if target == "csv":

@@ -200,9 +200,7 @@ def _lacks_future(settings: Settings, artefacts: Path) -> bool:
 def _refuse_options_of_simulations(nodes: int | None, gpus: float | None) -> None:
     for option, value in (("--nodes", nodes), ("--gpus-per-node", gpus)):
         if value is not None:
-            raise SettingsError(
-                f"{option} {value}: simulated nodes only; --superlink has real ones"
-            )
+            raise SettingsError(f"{option} {value}: only for simulated nodes, not with --superlink")
 
 
 def _print_tables(settings: Settings, artefacts: Path) -> None:

@@ -136,10 +136,10 @@ def sweep(
         "range": _by_key("--range", ranges, str),
     }
     if resume is not None:
-        given = [value for value in options.values() if value is not None]
-        if config or changes or extend or given or any(swept.values()):
+        options_given = [value for value in options.values() if value is not None]
+        if config or changes or extend or options_given or any(swept.values()):
             raise SettingsError(
-                f"--resume {resume}: the sweep goes on unchanged; only --parallel may be given"
+                f"--resume {resume}: the sweep continues unchanged; only --parallel may be given"
             )
         plan, folder = read_plan(resume), resume
     else:
@@ -232,4 +232,4 @@ def _seeds(text: str) -> list[int]:
     try:
         return [int(seed) for seed in text.split(",")]
     except ValueError:
-        raise SettingsError(f"--seeds {text}: expected whole numbers, as 0,1,2") from None
+        raise SettingsError(f"--seeds {text}: expected whole numbers, such as 0,1,2") from None

@@ -19,7 +19,7 @@ def write_whole(
     private: bool = False,
     concurrent: bool = False,
 ) -> None:
-    """Write the file, or replace it. After an OSError no partial file is left.
+    """Write the file, or replace it. An OSError names the file and leaves no part of it.
 
     durable: return only when file and name are on the disk, in case power fails. private: only this
     user may read the file. concurrent: other processes may write it at the same time. If the
@@ -37,8 +37,9 @@ def write_whole(
             put_in_place(beside, path)
         else:
             os.replace(beside, path)
-    except OSError:
+    except OSError as error:
         beside.unlink(missing_ok=True)
+        error.filename = str(path)  # a failed write does not say which file it was
         raise
 
 

@@ -280,10 +280,10 @@ def _common_step(
     distances = [np.diff(times) for times in all_times if len(times) > 1]
     if not distances:
         return None
-    of_all = np.concatenate(distances)
-    if (of_all == of_all[0]).all():  # as usual, and quicker than to count
-        return np.timedelta64(of_all[0])
-    steps, counts = np.unique(of_all, return_counts=True)
+    first = distances[0][0]
+    if all((of_client == first).all() for of_client in distances):  # as usual, and quicker
+        return np.timedelta64(first)
+    steps, counts = np.unique(np.concatenate(distances), return_counts=True)
     if may_lack_rows:
         return np.timedelta64(int(np.gcd.reduce(steps.astype(np.int64))), "us")
     return np.timedelta64(steps[np.argmax(counts)])

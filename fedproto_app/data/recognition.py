@@ -20,6 +20,7 @@ _REMEDIES = {
     ".feather": " (write it with DataFrame.to_parquet)",
     ".pkl": " (nothing is unpickled; write it with DataFrame.to_parquet)",
     ".json": " (write it with DataFrame.to_csv)",
+    ".jsonl": " (write it with DataFrame.to_csv)",
     ".arff": " (the archive has the same data as .ts)",
 }
 # What a path without any sign is taken for, so that a reader can say what is wrong with it.

@@ -207,7 +207,8 @@ def _rounded(rows: TimedRows) -> TimedRows:
     step = np.timedelta64(seconds * 1_000_000, "us")
     if abs(seconds - usual) > _LARGEST_JITTER * seconds:
         return rows
-    if not ((times - times[0]) % step).astype(np.int64).any():  # regular, if not since midnight
+    since_first = distances[:1] if is_regular else times - times[0]
+    if not (since_first % step).astype(np.int64).any():  # regular, if not since midnight
         return rows
     late = (times - np.datetime64(0, "us") + step // 2) % step - step // 2
     stray = np.abs(late) > _LARGEST_JITTER * step

@@ -7,6 +7,7 @@ held as text and as numbers at once.
 from __future__ import annotations
 
 import re
+import shlex
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,6 +64,7 @@ _COMMENTS = ("#", "%", "//")
 _MOST_BELOW_NAMES = 3  # lines below the names before the first values, such as units
 _FAR_LARGER = 10  # times: a number in the first line is a name if all below are smaller by this
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
+_NO_READING = {"unavailable", "unknown", "missing", "offline", "n.d.", "k.a.", "nodata", "no data"}
 _TOTALS = {
     *("total", "totals", "grand total", "sum", "average", "mean"),
     *("summe", "gesamt", "gesamtsumme"),
@@ -338,6 +340,7 @@ def read_times(
     texts: Series, unit: TimeUnit, title: str, row: Callable[[int], str], where: str
 ) -> tuple[Stamps, NDArray[np.bool_]]:
     """Return `stamps_of` these texts [T], and which of them are at 24:00, the next day's 00:00."""
+    texts = texts.str.strip()
     is_24: NDArray[np.bool_] = texts.str.contains("[T ]24:00", regex=True).to_numpy(dtype=bool)
     if not is_24.any():
         return stamps_of(texts, unit, title, row, where), is_24
@@ -481,15 +484,16 @@ class TableFile(ABC):
 
 
 def _remedy_for(cell: str) -> str:
-    """Return how to read a cell with a unit, or without letters and digits, else ""."""
+    """Return how to read a cell with a unit, or which says that there is no reading, else ""."""
     if unit := _WITH_UNIT.fullmatch(cell):
         return (
             f", but {unit['number']} and a unit: write units into the names of the columns, and "
             f"leave {unit['unit']!r} out of the cells"
         )
-    if any(map(str.isalnum, cell)) or "," in cell:
+    is_sign = not any(map(str.isalnum, cell)) and "," not in cell
+    if not is_sign and cell.lower() not in _NO_READING:
         return ""
-    return f" (--set data.missing-values={cell} reads it as a missing value)"
+    return f" (--set data.missing-values={shlex.quote(cell)} reads it as a missing value)"
 
 
 def _encoded(column: Series, *, numbers: bool = False) -> Series:
@@ -522,7 +526,7 @@ def _holds_texts(column: Series) -> bool:
     if column.dtype.kind in "iuf":
         return False
     cells = column.dropna().head(_MOST_COMPARED).astype(str).str.strip()
-    return bool(10 * cells.map(is_number).sum() < 9 * len(cells))
+    return 10 * sum(map(is_number, cells)) < 9 * len(cells)
 
 
 class FrameFile(TableFile):
@@ -576,10 +580,10 @@ def _without_names(table: Table) -> Table:
     name, column = table.head.names[place], table.texts[place]
     if not name or column.dtype.kind in "Mmiufb":
         return table
-    spellings = [text for text in column.unique() if str(text).strip() == name]
-    is_name = column.isin(spellings).to_numpy()
-    if not is_name.any():
+    texts = column.cat.categories
+    if not (spellings := texts[texts.str.strip() == name]).size:
         return table
+    is_name = column.isin(spellings).to_numpy()
     first = table.row_of(int(is_name.argmax()))
     note = f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
     return replace(table.select(np.flatnonzero(~is_name)), notes=(*table.notes, note))
@@ -744,7 +748,12 @@ def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 
     if header != "auto":
         return 0
     width = len(_filled(rows[-1]))
-    if len(rows[0]) == len(rows[-1]) and len([cell for cell in rows[0] if cell]) >= width - 1:
+    are_comments = all(row[0].startswith(_COMMENTS) for row in rows[:2])
+    if (
+        not are_comments
+        and len(rows[0]) == len(rows[-1])
+        and len([cell for cell in rows[0] if cell]) >= width - 1
+    ):
         return 0
     for number, row in enumerate(rows[1:-1], 1):
         if row[0].startswith(_COMMENTS):
@@ -763,7 +772,10 @@ def _filled(row: list[str]) -> list[str]:
 
 
 def number_rows(cells: Sequence[str]) -> bool:
-    """Return whether these cells count the rows: whole numbers that rise by one from 0 or 1."""
+    """Return whether these cells count the rows, by whole numbers that rise by one from 0 or 1, or
+    are all empty, as in InfluxDB's tables."""
+    if cells and not any(cells):
+        return True
     if len(cells) < 2 or not all(map(str.isdecimal, cells)):
         return False
     numbers = list(map(int, cells))

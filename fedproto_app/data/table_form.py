@@ -228,7 +228,8 @@ class _Decision:
             return
         if self.answers.get("data.time-column") or (remaining and _usual_times(remaining)):
             self.columns = remaining
-            self.left_out.append("the first column has no name and numbers the rows: left out")
+            reason = "numbers the rows" if any(self.first.cells) else "is empty"
+            self.left_out.append(f"the first column has no name and {reason}: left out")
 
     def _times(self) -> Column | None:
         times = self._chosen("data.time-column")
@@ -326,19 +327,23 @@ class _Decision:
             if _all_cells(str.isdecimal, column.cells)
             and column.name.lower() not in _OF_TIME_OR_PLACE
         ]
+        constant: Column | None = None
         for of_kind in (texts, sorted(integers, key=lambda column: len(set(column.cells)))):
             apart = [column for column in of_kind if _tells_apart([times, column])]
             varied = _first(apart, lambda c: len(set(c.cells) | set(c.last)) > 1)
-            if varied is not None or apart:
-                return varied or apart[0]
+            if varied is not None:
+                return varied
+            if apart:
+                constant = constant or apart[0]
+                continue
             pair = next(
                 ([a, b] for a in of_kind for b in of_kind if _tells_apart([times, a, b])), None
             )
             if pair is not None and of_kind is texts:
                 return self._join(pair, client_of_parts)
             if of_kind:
-                return of_kind[0]
-        return None
+                return constant or of_kind[0]
+        return constant
 
     def _times_repeat(self, times: Column) -> bool:
         """Return whether times come again, so that rows of several clients follow each other.
@@ -548,8 +553,8 @@ def _step_of(cells: Sequence[str]) -> float:
     if len(present) < len(cells):
         return 0.0
     steps = np.diff(present)
-    # Excel's days have nine decimals, so an hour is 0.041666667 or 0.041666666.
-    is_single = steps.min() > 0 and np.ptp(steps) <= 1e-6 * max(steps.max(), 1.0)
+    # Days with six decimals, as MATLAB writes them, have hours of 0.041667 or 0.041666.
+    is_single = steps.min() > 0 and np.ptp(steps) <= 2e-6 * max(steps.max(), 1.0)
     return float(np.median(steps)) if is_single else 0.0
 
 
@@ -567,7 +572,9 @@ def _usual_times(columns: Sequence[Column]) -> Column | None:
     if columns[0].name == "" and columns[0].is_time:
         return columns[0]
     usual = _first(columns, lambda column: column.name.lower() in TIME_NAMES)
-    return usual or _first(columns, lambda column: column.is_time)
+    times = [column for column in columns if column.is_time]
+    changing = _first(times, lambda column: len(set(column.cells)) > 1)
+    return usual or changing or (times[0] if times else None)
 
 
 def _tells_apart(columns: Sequence[Column]) -> bool:

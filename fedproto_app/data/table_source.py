@@ -152,8 +152,10 @@ def _of_long_rows(
             if table_rows.size
         ]
         clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
-    places_of = clients.groupby(clients, observed=True).indices
-    require_few_columns(len(places_of), settings.path, "clients")
+    names, codes = clients.cat.categories, clients.cat.codes.to_numpy()
+    counts = np.bincount(codes, minlength=len(names))  # 0 for clients that are not chosen
+    require_few_columns(int(np.count_nonzero(counts)), settings.path, "clients")
+    places_of = np.split(np.argsort(codes, kind="stable"), counts.cumsum()[:-1])
     values, known, notes_on_texts = _values_and_known(used_tables)
     stamps = _stamps(used_tables, settings)
     # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
@@ -174,10 +176,11 @@ def _of_long_rows(
             f"{settings.path}: client {name!r}" if name else settings.path,
             [str(name) or (tables.client_of(path) if has_targets else "")],
             row_of,
-            np.asarray(places),
+            places,
             notes,
         )
-        for name, places in places_of.items()
+        for name, places in zip(names, places_of, strict=True)
+        if places.size
     ]
     if all_stamps[0].utc and not has_targets:
         # Covariates in UTC go with series whose local times are converted to UTC.
@@ -442,7 +445,8 @@ def _values_and_known(
         columns = _of_texts(cells, column, tables, notes)
         names += columns
         blocks += [flags[:, None] for flags in columns.values()]
-    return np.concatenate(blocks, axis=1), tuple(names), tuple(notes)
+    values = np.concatenate(blocks, axis=1) if names else blocks[0]
+    return values, tuple(names), tuple(notes)
 
 
 def _targets(table: Table) -> Matrix:

@@ -102,7 +102,7 @@ def resumed_settings(
     node_count = checkpoint.nodes if checkpoint else settings.nodes.minimum
     if nodes not in (None, node_count):
         raise SettingsError(
-            f"--nodes {nodes}: the run has {node_count} nodes, on which its clients' models are"
+            f"--nodes {nodes}: the run has {node_count} nodes, which hold its clients' models"
         )
     return settings, node_count
 
@@ -112,7 +112,7 @@ def _resumed(folder: Path, changes: Sequence[str]) -> Settings:
     resolved = flat_settings(stored_settings(folder))
     for key, value in map(_change, changes):
         if not key.startswith(FREE) and key not in RAISABLE:
-            raise SettingsError(f"--set {key}={value}: a run goes on with the settings it has")
+            raise SettingsError(f"--set {key}={value}: a run continues with its settings")
         resolved[key] = value
     place = {"dir": _absolute(str(folder.parent)), "name": folder.resolve().name, "resume": True}
     settings = settings_from(resolved | {f"output.{key}": value for key, value in place.items()})
@@ -124,7 +124,7 @@ def _resumed(folder: Path, changes: Sequence[str]) -> Settings:
 def _refuse_config(resume: str, config: Path | None) -> None:
     if config is not None:
         raise SettingsError(
-            f"--resume {resume}: goes on with the settings in its folder; {config} is one too many"
+            f"--resume {resume}: continues with the settings in its folder; leave out {config}"
         )
 
 
@@ -136,7 +136,7 @@ def _table_of(app: Path) -> dict[str, object]:
     file = app / "pyproject.toml"
     table = _app_in(read_toml(file))
     if table is None:
-        raise SettingsError(f"{file}: it has no table [tool.flwr.app]")
+        raise SettingsError(f"{file}: has no table [tool.flwr.app]")
     config = table.get("config", {})
     if config and TEXT not in config:
         raise SettingsError(
@@ -218,10 +218,10 @@ def read_toml(file: Path) -> Mapping[str, Any]:
     except ValueError as error:
         if file.suffix != ".toml":
             raise SettingsError(
-                f"{file}: no settings in TOML; to see what a run makes of data: "
+                f"{file}: holds no settings in TOML; to check data: "
                 f"fedproto data check {shlex.quote(str(file))}"
             ) from None
-        raise SettingsError(f"{file}: {error} (texts stand in double quotes)") from None
+        raise SettingsError(f"{file}: {error} (texts need double quotes)") from None
 
 
 def _absolute(path: str) -> str:

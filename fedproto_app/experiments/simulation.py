@@ -120,10 +120,10 @@ def complete_run(changes: Mapping[str, object], nodes: int, console: Console) ->
         show_after(folder, console)
 
 
-def _require_settings(folder: Path, wanted: Mapping[str, object]) -> None:
+def _require_settings(folder: Path, settings: Mapping[str, object]) -> None:
     """Raise `SettingsError` unless the run in this folder has these settings."""
     stored = flat_settings(stored_settings(folder))
-    for key, value in wanted.items():
+    for key, value in settings.items():
         if stored.get(key) != value and not key.startswith("output."):
             raise SettingsError(
                 f"{folder}: holds a run with {key} = {stored.get(key)!r}, not {value!r}; choose "
@@ -193,6 +193,11 @@ def check_data(settings: Settings, import_path: Path | None) -> tuple[int, Seque
         name, reason = next(iter(reasons.items()))
         raise DataError(f"none of {len(reasons)} clients can take part; {name!r}: {reason}")
     clients = list(reasons.values()).count(None)
+    if clients > settings.nodes.maximum_clients:  # the server would refuse the nodes later
+        raise SettingsError(
+            f"nodes.maximum-clients = {settings.nodes.maximum_clients}: the data have {clients} "
+            f"clients, so allow that many: --set nodes.maximum-clients={clients}"
+        )
     check_clients = method_named(settings.method).check_clients
     if check_clients is not None:
         check_clients(settings, clients)

@@ -249,7 +249,7 @@ def read_plan(folder: Path) -> Plan:
     """Return the plan of the sweep in this folder, or raise `SettingsError` if it has none."""
     file = folder / STUDY
     if not file.exists():
-        raise SettingsError(f"{folder}: holds no sweep: there is no {STUDY} in it")
+        raise SettingsError(f"{folder}: holds no sweep, as it has no {STUDY}")
     try:
         return Plan.model_validate_json(_study(file).user_attrs["plan"])
     except (KeyError, ValidationError):
@@ -294,10 +294,10 @@ def _require_growth(folder: Path, before: Plan, after: Plan, extend: bool) -> No
     ]
     if not listed[0] <= listed[1] or not sizes[0][0] <= sizes[1][0] or sizes[0][1] > sizes[1][1]:
         raise SettingsError(
-            f"{folder} holds trials or seeds that this sweep has not; a sweep can only grow"
+            f"{folder} holds trials or seeds that this sweep lacks; a sweep can only grow"
         )
     if sizes[0] != sizes[1] and not extend:
-        raise SettingsError(f"{folder} holds a smaller sweep; say --extend to let it grow")
+        raise SettingsError(f"{folder} holds a smaller sweep; add --extend to let it grow")
 
 
 def _study(file: Path) -> optuna.Study:

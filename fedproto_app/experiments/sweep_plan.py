@@ -180,7 +180,7 @@ class Plan(SweepTable):
         swept = {**self.grid, **self.range}
         for key, values in self.grid.items():
             if not values or any(isinstance(value, Mapping) for value in values):
-                raise SettingsError(f"grid of {key} = {values}: expected values, as [10, 30, 100]")
+                raise SettingsError(f"grid of {key} = {values}: expected values: [10, 30, 100]")
             if len({repr(value) for value in values}) < len(values):
                 raise SettingsError(f"grid of {key} = {values}: a value is listed twice")
         if not swept:
@@ -189,11 +189,11 @@ class Plan(SweepTable):
             if key in self.grid and key in self.range:
                 raise SettingsError(f"{key}: is swept twice")
             if key == "seed":
-                raise SettingsError("seed: give seeds with --seeds 0,1,2; they are no choice")
+                raise SettingsError("seed: cannot be swept; give seeds with --seeds 0,1,2")
             if key.partition(".")[0] == "output":
-                raise SettingsError(f"{key}: a sweep has one --output, with a folder for each run")
+                raise SettingsError(f"{key}: cannot be swept; --output has a folder for each run")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise SettingsError(f"seeds = {self.seeds}: must be different whole numbers from 0 on")
+            raise SettingsError(f"seeds = {self.seeds}: must be distinct whole numbers ≥ 0")
         if self.search == "grid" and (self.range or self.trials):
             option = f"--range {next(iter(self.range))}" if self.range else "--trials"
             raise SettingsError(
@@ -234,8 +234,8 @@ def _range(key: str, text: str) -> Axis:
         return FloatDistribution(float(low), float(high), log=log)
     except ValueError:
         raise SettingsError(
-            f"range of {key} = {text!r}: expected LOW..HIGH or LOW..HIGH:log, LOW below HIGH and "
-            "with :log above 0, as 1e-4..1e-2:log"
+            f"range of {key} = {text!r}: expected LOW..HIGH, or LOW..HIGH:log above 0, with LOW "
+            "below HIGH, such as 1e-4..1e-2:log"
         ) from None
 
 

@@ -105,7 +105,7 @@ class Result:
     def test(self) -> Mean:
         """Return the mean test error of the models that the clients end with."""
         column = self.metrics.kept.column.name
-        figures = [read_clients(folder).known(column) for folder in self.folders.values()]
+        figures = [read_clients(folder).finite(column) for folder in self.folders.values()]
         return mean_of([fmean(values) if values else math.nan for values in figures])
 
 
@@ -115,7 +115,7 @@ def result_of(
     """Read the validation errors of a trial's finished runs. folders: by seed."""
     metrics = report_for(task).metrics
     column = metrics.kept_validation.column.name
-    errors = {seed: read_clients(path).known(column) for seed, path in folders.items()}
+    errors = {seed: read_clients(path).finite(column) for seed, path in folders.items()}
     of_data = [
         (key, repr(value))
         for key, value in trial.changes.items()
@@ -206,7 +206,7 @@ def write_results(
 def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mean]) -> FittingTable:
     """Return a table for a terminal: the best trials first, test errors only for the choice."""
     metrics = results[0].metrics
-    validation, kept = metrics.validation.round.name, metrics.kept.column.name
+    validation, test_column = metrics.validation.round.name, metrics.kept.column.name
     ordered, rows = ranked(results), []
     for result in ordered[:_MOST_ROWS]:
         test = tests.get(result.trial.number)
@@ -223,10 +223,10 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
     if (hidden := len(ordered) - _MOST_ROWS) > 0:
         rows.append(["…", *[""] * (len(plan.space) + 2), f"{hidden} more"])
     return FittingTable(
-        ["trial", *_short_keys([*plan.space]), "seeds", validation, kept],
+        ["trial", *_short_keys([*plan.space]), "seeds", validation, test_column],
         rows,
         caption=f"{validation}: mean over clients, mean ± standard error over seeds; "
-        f"{kept}: test error, only of the choice"
+        f"{test_column}: test error, only of the choice"
         + f";{NOT_CONVERGED}: had not converged"
         * any(row[0].endswith(NOT_CONVERGED) for row in rows),
         marked=[n for n, result in enumerate(ordered) if result.trial.number in tests],
@@ -264,8 +264,8 @@ def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
     def other_settings(result: Result) -> str:
         return repr({name: v for name, v in result.trial.changes.items() if name != key})
 
-    others = [other_settings(best) for best in choices(results)[:1]]
-    alike = [result for result in results if other_settings(result) in others]
+    settings_of_choice = [other_settings(best) for best in choices(results)[:1]]
+    alike = [result for result in results if other_settings(result) in settings_of_choice]
     return sorted(alike, key=lambda result: result.trial.changes[key])
 
 
@@ -309,8 +309,8 @@ def _chart(
 
     through = through_choice(key, complete) if numeric else []
     through = through if len(through) > 1 else []
-    named = {result.trial.number for result in through} | set(chosen)
-    aside = [(r, r.mean) for r in complete if r.trial.number not in named]
+    drawn = {result.trial.number for result in through} | set(chosen)
+    aside = [(r, r.mean) for r in complete if r.trial.number not in drawn]
     best = [(r, r.mean) for r in complete if r.trial.number in chosen]
     lines = [
         line("other trials", None, aside, False),

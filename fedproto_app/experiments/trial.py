@@ -61,7 +61,7 @@ _CHOSEN = {  # settings that a trial makes, and what makes them
     "analytic.sharing": "each row",
     "response.sharing": "each row",
 }
-_KNOWN = ("data.known", "data.covariates", "data.holidays")  # settings of some rows only
+_OF_COLUMNS = ("data.known", "data.covariates", "data.holidays")  # settings of some rows only
 _LEAST_HELD = 0.9  # of the test values in 95% intervals
 
 Changes = Mapping[str, object]
@@ -230,9 +230,11 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
         ("--windows", wishes.windows, 1),
     ):
         if value is not None and value < least:
-            raise SettingsError(f"{option} {value}: at least {least}")
+            raise SettingsError(f"{option} {value}: must be at least {least}")
     for key in wishes.changes.keys() & _CHOSEN.keys():
-        raise SettingsError(f"{key} = {wishes.changes[key]!r}: in a trial {_CHOSEN[key]} sets it")
+        raise SettingsError(
+            f"{key} = {wishes.changes[key]!r}: fedproto try takes this from {_CHOSEN[key]}"
+        )
     answers = dict(wishes.changes)
     answers |= {"data.client-column": wishes.clients_from} if wishes.clients_from else {}
     answers |= {"data.columns": wishes.target} if wishes.target else {}
@@ -269,9 +271,9 @@ def make_runs(plan: Plan, folder: Path, console: Console) -> None:
     quiet, started = Console(quiet=True), time.monotonic()
     for number, (row, name, changes) in enumerate(runs):
         spent, done = time.monotonic() - started, sum(costs[:number])
-        rest = f", about {clock_text(spent / done * sum(costs[number:]))} left" if done else ""
+        time_left = f", about {clock_text(spent / done * sum(costs[number:]))} left" if done else ""
         window = f", window {name.rpartition('-')[2]}" if plan.windows > 1 else ""
-        console.print(f"{number + 1} of {len(runs)}  {plan.rows[row].title}{window}{rest}")
+        console.print(f"{number + 1} of {len(runs)}  {plan.rows[row].title}{window}{time_left}")
         output = {"output.dir": str(folder), "output.name": name, "output.pictures": False}
         complete_run({**changes, **output}, NODES, quiet)
 
@@ -337,9 +339,11 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     if plan.forecast:
         newest = runs_of_rows[plan.forecast][-1].folder
         forecast = _forecast(newest, folder / FORECAST)
-        held = float(np.nanmean(read_clients(newest)["coverage_95"]))
-        if held < _LEAST_HELD:
-            words = f"the 95% intervals held {held:.0%} of the test values, the mean over clients"
+        coverage = float(np.nanmean(read_clients(newest)["coverage_95"]))
+        if coverage < _LEAST_HELD:
+            words = (
+                f"the 95% intervals held {coverage:.0%} of the test values, the mean over clients"
+            )
             warnings = [*warnings, words]
     scores = _scores(plan, runs_of_rows)
     without_finding = (
@@ -352,8 +356,8 @@ def _answer(plan: Plan, folder: Path) -> Trial:
         verdict = f"{names[0]} is the only client, so there is nobody to share with."
     if plan.repeats:
         verdict += (
-            " But some clients hold the values of others (see the warnings), and what they gain by "
-            "sharing is no gain."
+            " But some clients have the same values as others (see the warnings), so their gain "
+            "from sharing is not real."
         )
     if plan.target:
         verdict = f"Forecasting {plan.target}. {verdict}"
@@ -422,10 +426,10 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     from fedproto_app.report.check.doubts import doubts_about_gain, doubts_about_series
 
     if wishes.clients is not None:
-        raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one for each client")
-    known = {key: str(table.pop(key)) for key in _KNOWN if key in table}
+        raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one per client")
+    column_settings = {key: str(table.pop(key)) for key in _OF_COLUMNS if key in table}
     if table.get("data.calendar") == "year":
-        known["data.calendar"] = str(table.pop("data.calendar"))
+        column_settings["data.calendar"] = str(table.pop("data.calendar"))
     series = load_series(settings_from(table).data)
     period, why = (wishes.period, "as you say") if wishes.period else period_of(series)
     table = {"data.calendar": _calendar(series, period), **table, "data.period": period}
@@ -438,7 +442,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     usable, newcomers = _make_usable(series, table, fixed=wishes.horizon is not None)
     table.pop("data.backtest", None)
     data = settings_from(table).data
-    columns, reaches, facts_on_columns = _known_in_advance(series, table, known, reading)
+    columns, reaches, facts_on_columns = _known_in_advance(series, table, column_settings, reading)
     target = reading.target or next((c.table.values for c in series if c.table), "")
     rows = dict(SERIES_ROWS)
     if columns:
@@ -509,28 +513,28 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
 
 
 def _known_in_advance(
-    series: Sequence[ClientSeries], table: Changes, known: Changes, reading: Reading
+    series: Sequence[ClientSeries], table: Changes, column_settings: Changes, reading: Reading
 ) -> tuple[dict[str, object], bool, list[str]]:
     """Return the settings of the rows with columns known in advance, {} without any, whether the
     columns reach as far as a forecast, and facts.
 
-    series: without these columns, as the settings in `table` read them. known: what the person says
-    of the columns. Without a word, those are taken that go on as far as a forecast reaches.
-    Raises `DataError` for named columns that cannot be used.
+    series: without these columns, as the settings in `table` read them. column_settings: the
+    settings of the columns that the person gave. Without any, the columns that go on as far as a
+    forecast reaches are used. Raises `DataError` for named columns that cannot be used.
     """
     from fedproto_app.data.known_columns import advice_on, with_calendar
     from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import columns_beside, load_histories
 
     data = settings_from(table).data
-    named = [column.name for column in known_in(str(known.get("data.known", "")))]
+    named_columns = [column.name for column in known_in(str(column_settings.get("data.known", "")))]
     names = reading.beside or [column.partition("=")[0] for column in series[0].columns]
     beside = columns_beside(data, list(dict.fromkeys(names)))
-    taken = [column for column in beside if column.name in named]
-    if not {"data.known", "data.covariates"} & known.keys():
-        taken = [c for c in beside if not c.why_not and c.steps >= data.horizon]
-    facts = advice_on([column for column in beside if column not in taken], "--known ")
-    settings = {"data.known": text_of(column.name for column in taken), **known}
+    used_columns = [column for column in beside if column.name in named_columns]
+    if not {"data.known", "data.covariates"} & column_settings.keys():
+        used_columns = [c for c in beside if not c.why_not and c.steps >= data.horizon]
+    facts = advice_on([column for column in beside if column not in used_columns], "--known ")
+    settings = {"data.known": text_of(column.name for column in used_columns), **column_settings}
     settings = {key: value for key, value in settings.items() if value}
     if not settings:
         return {}, False, facts
@@ -538,7 +542,7 @@ def _known_in_advance(
     histories = [
         with_calendar(client, with_columns, data.horizon) for client in load_histories(with_columns)
     ]
-    for column in taken:
+    for column in used_columns:
         if column.why_not:
             raise DataError(f"{data.path}: column {column.name!r} {column.why_not}; leave it out")
     futures = [client.future[: data.horizon] for client in histories]
@@ -579,7 +583,7 @@ def _plan_of_classes(
         dealt = f"dealt to {wishes.clients} simulated clients, as you say"
     else:
         raise DataError(
-            f"{path}: the data name no clients; --clients 10 deals them to 10 simulated clients"
+            f"{path}: the data name no clients; --clients 10 makes 10 simulated clients"
         )
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
@@ -672,5 +676,5 @@ def _calendar(series: Sequence[ClientSeries], period: int) -> str:
 
 
 def _span(numbers: Sequence[int]) -> str:
-    least, most = min(numbers), max(numbers)
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    smallest, largest = min(numbers), max(numbers)
+    return f"{smallest:,}" if smallest == largest else f"{smallest:,} to {largest:,}"

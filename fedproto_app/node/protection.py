@@ -131,8 +131,8 @@ class Protection:
     ) -> tuple[Values, str]:
         """Return a client's errors [M] with noise, and why they do not leave, "" if they do.
 
-        offsets: from the middle of their range. If the client has spent its budget, the noise alone
-        leaves: it does not depend on its data.
+        offsets: the errors minus the middle of their range. If the client has spent its budget,
+        only the noise leaves, which does not depend on the client's data.
         """
         order_digest = b"" if self._ledger is None else _digest(order)
 

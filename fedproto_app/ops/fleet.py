@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         trust = ssl.create_default_context(cafile=options.ca)
     except ssl.SSLError:
-        raise SystemExit(f"error: --ca {options.ca}: is no certificate") from None
+        raise SystemExit(f"error: --ca {options.ca}: is not a certificate") from None
     trust.check_hostname = False  # this machine asks itself, by an address without a name
     connections = _connections()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of finally
@@ -161,8 +161,8 @@ def _serve_with_grpc(flags: Sequence[str], quota: Quota) -> None:
     """
     if (installed := version("flwr")) != _GRPC_VERSION:
         raise SystemExit(
-            f"error: flwr {installed}: must be {_GRPC_VERSION}, or 1.40 or newer; with others it "
-            "was not tried to limit what nodes send"
+            f"error: flwr {installed}: must be {_GRPC_VERSION}, or 1.40 or newer; limits on "
+            "what nodes send were tried with no other version"
         )
     module: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     module.FleetServicer = limited_servicer(module.FleetServicer, quota)
@@ -509,7 +509,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_megabytes,
         metavar="MB",
         default=os.environ.get("FEDPROTO_LARGEST_REPLY_MB") or str(LARGEST_REPLY),
-        help="the most that a node may send in answer to an order, in MB of 2^20 bytes; by default "
+        help="the largest reply of a node to an order, in MB of 2^20 bytes; by default "
         f"FEDPROTO_LARGEST_REPLY_MB, or {LARGEST_REPLY}",
     )
     parser.add_argument("flags", nargs="*", help="more flags of flower-superlink, after --")

@@ -142,7 +142,7 @@ def _authority(folder: Path) -> tuple[_Authority, list[KeyFile]]:
     if existing:
         raise SettingsError(
             f"{existing[0]} exists, but not its other half ({certificate.name} and {key.name} "
-            "belong together): bring that back, or name another folder for a new CA"
+            "belong together): restore it, or name another folder for a new CA"
         )
     authority = _new_authority()
     machines = "server, every node, and where runs are submitted"
@@ -296,11 +296,11 @@ def _make_folder(folder: Path) -> None:
     except OSError as error:
         raise SettingsError(f"{folder}: {error.strerror}") from None
     if not folder.is_dir():
-        raise SettingsError(f"{folder}: is no folder")
+        raise SettingsError(f"{folder}: is not a folder")
     if mode & 0o077:
         raise SettingsError(
-            f"{folder}: others may enter it (mode {mode:04o}); name a new folder, or close it with "
-            "chmod 700"
+            f"{folder}: other users may enter it (mode {mode:04o}); name a new folder, or close it "
+            "with chmod 700"
         )
 
 
@@ -350,7 +350,7 @@ def certificates_in(folder: Path) -> list[CertificateEnd]:
     """Return the certificates in a folder (`*.crt`, `*.pem`). `SettingsError` if it has none."""
     files = sorted(path for path in folder.glob("*.*") if path.suffix in (".crt", ".pem"))
     if not files:
-        raise SettingsError(f"{folder}: no certificate there (*.crt, *.pem)")
+        raise SettingsError(f"{folder}: holds no certificate (*.crt, *.pem)")
     return [CertificateEnd(file.name, _end(file.read_bytes(), file)) for file in files]
 
 

@@ -128,6 +128,22 @@ def matching_nodes(nodes: Sequence[KnownNode], text: str, names: Names) -> list[
     raise SettingsError(f"{text!r}: no node has this name; registered: {alive_names or 'none'}")
 
 
+def require_registered(superlink: str, names: Sequence[str]) -> None:
+    """Raise `SettingsError` if the SuperLink has no node of one of these names (`nodes.names`).
+
+    A node whose key was registered without a name says its name only when it is asked, so while
+    there are such nodes no name is refused.
+    """
+    with Nodes(superlink) as nodes:
+        registered = {node.name for node in nodes.listed() if node.status != REVOKED}
+    unknown = [name for name in names if name not in registered]
+    if unknown and registered and all(registered):
+        raise SettingsError(
+            f"nodes.names: no node is called {', '.join(map(repr, unknown))}; registered: "
+            f"{', '.join(sorted(registered))}"
+        )
+
+
 def _known_node(node: NodeInfo) -> KnownNode:
     status = REVOKED if node.status == "unregistered" else node.status
     last_active = node.last_deactivated_at or node.last_activated_at
@@ -169,4 +185,6 @@ def _plainly() -> Iterator[None]:
             yield
     except click.ClickException as error:
         message = " ".join(error.message.split())
-        raise FederationError(f"the SuperLink was not reached, or refused: {message}") from None
+        raise FederationError(
+            f"the SuperLink was not reached or refused the request: {message}"
+        ) from None

@@ -191,7 +191,7 @@ class Rivals:
         rivals = []
         for group in self._groups:
             if question_key(group.runs[0], self._metrics) == asked_question and (
-                self._any_columns or group.known == run.known
+                self._any_columns or group.known_columns == run.known_columns
             ):
                 repeated = [rival for rival in group.runs if rival.repetition == run.repetition]
                 _, window = run.repetition
@@ -299,7 +299,9 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
 def _against_alone(question: Question, alone: Sequence[Group]) -> Iterator[Pair]:
     best = Rivals(alone, question.metrics)
     for label, group in zip(question.labels, question.groups, strict=True):
-        with_its_columns = [member for member in alone if member.known == group.known]
+        with_its_columns = [
+            member for member in alone if member.known_columns == group.known_columns
+        ]
         if [group] != with_its_columns:  # a single local model is itself the best
             yield _pair(question, group, label, BEST_ALONE, best)
 

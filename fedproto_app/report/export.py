@@ -218,7 +218,7 @@ class EventLog:
         figures = {k: v for k, v in run.summary.items() if k not in ("rounds", "seed")}
         self._scalars(numbers(figures, "summary."), last)
         columns = {
-            f"clients.{name}": run.clients.known(name)
+            f"clients.{name}": run.clients.finite(name)
             for name in run.clients.numbers
             if name != "kept_round"
         }
@@ -316,8 +316,8 @@ class _MlflowStore:
         summary, client = run.folder / "summary.json", self._client
         # The summary has the time that the run took, so no two runs have the same digest.
         digest = hashlib.sha256(summary.read_bytes()).hexdigest()
-        same = f"tags.`{DIGEST}` = '{digest}'"
-        if exported := client.search_runs([experiment], same, max_results=1):
+        same_digest = f"tags.`{DIGEST}` = '{digest}'"
+        if exported := client.search_runs([experiment], same_digest, max_results=1):
             raise FedProtoError(
                 f"{run.folder}: was already exported, as MLflow's run {exported[0].info.run_id}"
             )
@@ -357,7 +357,7 @@ def _figures_by_step(run: Run) -> Iterator[tuple[dict[str, float], int]]:
     yield numbers(summary, "summary."), int(run.summary["rounds"])
 
 
-def _batches(items: Iterable[Item], most: int) -> Iterator[list[Item]]:
+def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     remaining = iter(items)
-    while batch := list(islice(remaining, most)):
+    while batch := list(islice(remaining, size)):
         yield batch

@@ -177,9 +177,9 @@ def _by_block(
         for pair in pairs
         if pair.client in rows and (sides := pair.sides)
     ]
-    nothing = np.zeros((len(clients), 1))
+    no_errors = np.zeros((len(clients), 1))
     if not compared:
-        return nothing, nothing, None, ""
+        return no_errors, no_errors, None, ""
     longest = max((blocks for _, sides in compared for blocks in sides), key=lambda b: b.steps)
     sums: dict[tuple[float, int], Floats] = defaultdict(lambda: np.zeros((2, len(clients))))
     for row, sides in compared:
@@ -189,7 +189,7 @@ def _by_block(
                     place = blocks.step_seconds, number * blocks.steps // longest.steps
                     sums[place][side, row] += part
     if not sums:  # all errors are 0
-        return nothing, nothing, 0, _length(longest)
+        return no_errors, no_errors, 0, _length(longest)
     errors, rival = np.stack([sums[place] for place in sorted(sums)], axis=2)
     return errors, rival, len(sums), _length(longest)
 

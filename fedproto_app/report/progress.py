@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -171,7 +172,14 @@ def keep_notes(notes: Sequence[str], artefacts: Path, progress: Progress) -> Non
 
 
 def keep_log(log: Path, artefacts: Path) -> None:
-    """Append the log to the run's log, which a resumed run already has."""
+    """Append the log to the run's log, which a resumed run already has.
+
+    A disk that has no room for it must not hide why the run ended.
+    """
     if log.exists() and artefacts.exists():
-        with log.open("rb") as source, (artefacts / "flower.log").open("ab") as run_log:
+        with (
+            suppress(OSError),
+            log.open("rb") as source,
+            (artefacts / "flower.log").open("ab") as run_log,
+        ):
             shutil.copyfileobj(source, run_log)

@@ -42,7 +42,7 @@ class CsvTable:
             raise FedProtoError(f"{self.file}: no column {column!r}")
         return self.numbers[column]
 
-    def known(self, column: str) -> list[float]:
+    def finite(self, column: str) -> list[float]:
         """Return the finite numbers of a column."""
         return [value for value in self[column].tolist() if isfinite(value)]
 
@@ -95,7 +95,7 @@ def _numbers(column: str, cells: Sequence[str]) -> NDArray[np.float64]:
         try:
             numbers.append(float(cell or "nan"))
         except ValueError:
-            fault = f"line {line}, column {column!r}: {cell!r} is no number"
+            fault = f"line {line}, column {column!r}: {cell!r} is not a number"
             raise ValueError(fault) from None
     return np.array(numbers, dtype=np.float64)
 
@@ -129,7 +129,7 @@ def read_record(file: Path) -> Record:
 def _record(text: str) -> Record:
     record = json.loads(text)
     if not isinstance(record, dict):
-        raise ValueError(f"{text[:40]!r} is no JSON object")
+        raise ValueError(f"{text[:40]!r} is not a JSON object")
     return record
 
 

@@ -83,7 +83,7 @@ class Run:
         return self.summary.get("converged") is False
 
     @property
-    def known(self) -> KnownColumns:
+    def known_columns(self) -> KnownColumns:
         """The columns that the run knows in advance."""
         settings = known_settings(self)
         return KnownColumns(
@@ -138,9 +138,9 @@ class KnownColumns:
     @property
     def words(self) -> str:
         """The columns in words, for the middle of a sentence."""
-        named = f"the column{'s' * (len(self.names) > 1)} {enumerated(self.names)}"
+        columns = f"the column{'s' * (len(self.names) > 1)} {enumerated(self.names)}"
         parts = {
-            named: self.names,
+            columns: self.names,
             f"the columns of {Path(self.table).name}": self.table,
             f"the holidays of {self.holidays}": self.holidays,
             "the time of the year": self.year,
@@ -189,9 +189,9 @@ class Group:
         return f"{title} ({'local' if self.is_alone else 'federated'})"
 
     @property
-    def known(self) -> KnownColumns:
+    def known_columns(self) -> KnownColumns:
         """The columns that its runs know in advance."""
-        return self.runs[0].known
+        return self.runs[0].known_columns
 
     @property
     def is_alone(self) -> bool:
@@ -339,7 +339,7 @@ def windows_of(settings: Record) -> str:
 def _is_idle(key: str, group: Group) -> bool:
     """Whether a setting says nothing of the columns that the group knows in advance."""
     if key.startswith("response."):
-        return not group.known
+        return not group.known_columns
     return key in _OF_COLUMNS and not known_settings(group.runs[0]).get(key)
 
 

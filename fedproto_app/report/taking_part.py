@@ -80,7 +80,7 @@ class Candidate:
     the comparison of both. constant: the number of clients that all these leave out, because their
     values hardly ever change. alone: the groups without sharing, by label. model_ran_alone: whether
     the same model is among these groups. missing: the task's simplest methods that are not among
-    them. known: columns known in advance, which the local models have too.
+    them. known_columns: the columns known in advance, which the local models have too.
     """
 
     label: str
@@ -93,7 +93,7 @@ class Candidate:
     alone: Mapping[str, Group]
     model_ran_alone: bool
     missing: Sequence[str]
-    known: KnownColumns
+    known_columns: KnownColumns
 
     def promise(self, metrics: TaskMetrics) -> tuple[int, float, int, str]:
         """Return the sort key that chooses a candidate. The smallest wins.
@@ -158,7 +158,7 @@ def _by_columns(groups: Sequence[Group]) -> dict[KnownColumns, list[Group]]:
     """Return the groups by the columns that they know in advance."""
     by_columns: dict[KnownColumns, list[Group]] = defaultdict(list)
     for group in groups:
-        by_columns[group.known].append(group)
+        by_columns[group.known_columns].append(group)
     return by_columns
 
 
@@ -167,14 +167,14 @@ def brought_by_columns(question: Question) -> list[str]:
     by_columns, metrics = _by_columns(alone_groups(question.groups)), question.metrics
     without = Rivals(by_columns.pop(KnownColumns(), []), metrics, any_columns=True)
     sentences = []
-    for known, groups in by_columns.items():
+    for columns, groups in by_columns.items():
         runs, best = groups[0].runs, Rivals(groups, metrics)
         errors = [best.best(run) for run in runs]
         rivals = [without.best(run) for run in runs]
         constant = _constant(merged(errors), metrics) | _constant(merged(rivals), metrics)
         gain = gain_between(errors, rivals, constant)
         if gain.ratios:
-            sentences.append(_of_columns(known.words, gain, metrics))
+            sentences.append(_of_columns(columns.words, gain, metrics))
     return sentences
 
 
@@ -207,9 +207,9 @@ def _candidate(
     constant = _constant(merged(errors), metrics) | _constant(merged(rivals), metrics)
     methods = {member.method for member in alone.values() if _shares_nothing(member.runs[0])}
     has_alone = f"{group.method}.sharing" in known_settings(group.runs[0])
-    known = group.known
+    columns = group.known_columns
     return Candidate(
-        f"{label} and {known.words}" if known else label,
+        f"{label} and {columns.words}" if columns else label,
         question.title,
         group,
         {name: errors for name, errors in merged(errors).items() if name not in constant},
@@ -218,8 +218,8 @@ def _candidate(
         len(constant),
         alone,
         group.method in methods or (not has_alone and "solo" in methods),
-        [name for name in task_record(group.task).simplest if name not in methods and not known],
-        known,
+        [name for name in task_record(group.task).simplest if name not in methods and not columns],
+        columns,
     )
 
 
@@ -253,16 +253,16 @@ def verdict(chosen: Candidate) -> list[str]:
     }[chosen.finding]
     if chosen.finding is Finding.OPEN:
         lead += f", because {_why_open(chosen)}"
-    same = " with the same columns" if chosen.known else ""
+    with_columns = " with the same columns" if chosen.known_columns else ""
     of_median = (
         f"median client's test {metrics.error} is {compared_text(gain.ratio)} that of its best "
-        f"local model{same} ({_basis(gain)})."
+        f"local model{with_columns} ({_basis(gain)})."
     )
     medians = _medians(chosen, metrics)
     if metrics.is_accuracy:
         sentences = [f"{lead}: with {label} {_right(chosen)}.", f"The {of_median}"]
     else:
-        sentences = [f"{lead}: with {label} the {of_median}", _counted(gain)]
+        sentences = [f"{lead}: with {label} the {of_median}", _client_counts(gain)]
     return [
         *sentences,
         *_not_converged(chosen),
@@ -291,7 +291,7 @@ def _right(chosen: Candidate) -> str:
     )
 
 
-def _counted(gain: Gain) -> str:
+def _client_counts(gain: Gain) -> str:
     """Say for how many clients the error is lower, higher and equal."""
     clients = len(gain.ratios)
     counts = [f"{gain.better} of {clients} clients have a lower error"]
@@ -389,13 +389,15 @@ def totals_verdict(question: Question) -> list[str]:
         mean = group.spread(metrics.kept.summary[0].name).mean
         if mean is not None:
             error = 1 - mean if metrics.is_accuracy else mean
-            kinds[alone].append((_lowest_validation(group, metrics), label, error, group.known))
-    with_rival = {known for *_, known in kinds[True]}
+            kinds[alone].append(
+                (_lowest_validation(group, metrics), label, error, group.known_columns)
+            )
+    with_rival = {columns for *_, columns in kinds[True]}
     sharing = [kind for kind in kinds[False] if kind[-1] in with_rival]
     if not sharing:
         return []
-    _, label, error, known = min(sharing, key=lambda kind: kind[:2])
-    rivals = [kind for kind in kinds[True] if kind[-1] == known]
+    _, label, error, columns = min(sharing, key=lambda kind: kind[:2])
+    rivals = [kind for kind in kinds[True] if kind[-1] == columns]
     _, rival, alone_error, _ = min(rivals, key=lambda kind: kind[:2])
     compared = compared_text(error / alone_error if alone_error else inf)
     return [
@@ -432,12 +434,12 @@ def interval_text(interval: tuple[float, float], ratio: float) -> str:
         return f"at least {low:.2g} times"
     if high >= _TIMES:
         return f"{low:.1f} to {high:.1f} times"
-    least, most = (round(100 * (1 - end), 1) for end in (high, low))
-    if least == most == 0:
+    smallest, largest = (round(100 * (1 - end), 1) for end in (high, low))
+    if smallest == largest == 0:
         return "within 0.05%"
-    if least < 0 < most:
-        return f"{most:.1f}% lower to {-least:.1f}% higher"
-    lower = most > 0
-    near, far = (least, most) if lower else (-most, -least)
+    if smallest < 0 < largest:
+        return f"{largest:.1f}% lower to {-smallest:.1f}% higher"
+    lower = largest > 0
+    near, far = (smallest, largest) if lower else (-largest, -smallest)
     clear = abs(1 - ratio) >= 0.0005 and (ratio < 1) == lower
     return f"{abs(near):.1f}–{far:.1f}%{'' if clear else ' lower' if lower else ' higher'}"

@@ -142,8 +142,8 @@ def over_clients(statistic: Statistic, results: Results, figure: Figure) -> floa
 
 def statistic_of(statistic: Statistic, values: Iterable[float | None]) -> float | None:
     """Return a statistic of the known values, None without any."""
-    known = np.array([value for value in values if value is not None], dtype=np.float64)
-    return float(statistic(known)) if len(known) else None
+    present = np.array([value for value in values if value is not None], dtype=np.float64)
+    return float(statistic(present)) if len(present) else None
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

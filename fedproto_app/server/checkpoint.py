@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.methods import method_named
 from fedproto_app.core.stored import AnyArray, Memory
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush
@@ -179,9 +180,12 @@ def stored_settings(folder: Path) -> Settings:
     if not file.is_file():
         raise SettingsError(f"{folder}: holds no run that could be resumed, no settings.toml")
     try:
-        return settings_from(tomllib.loads(file.read_text(encoding="utf-8")))
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        settings = settings_from(table)
     except ValueError as error:
         raise SettingsError(f"{file}: {error}") from None
+    # A closed form that was resumed has more rounds than new runs of its method.
+    return settings.model_copy(update={"rounds": table.get("rounds", settings.rounds)})
 
 
 def longer(stored: Settings, settings: Settings) -> Settings:
@@ -241,6 +245,13 @@ def _require_raised(before: Settings, settings: Settings, folder: Path) -> None:
         raise SettingsError(
             f"rounds = {settings.rounds}, was {before.rounds}: privacy.epsilon set the noise for "
             "this number; only runs with privacy.noise-multiplier can get more rounds"
+        )
+    is_closed_form = method_named(settings.method).rounds is not None
+    if settings.rounds > before.rounds and settings.aggregation.secure and is_closed_form:
+        raise SettingsError(
+            f"rounds = {settings.rounds}, was {before.rounds}: aggregation.secure = true: clients "
+            "of a closed form send the same sums again, so another total would show what is new "
+            "in it; start a new run when all nodes are there"
         )
     if settings.rounds > before.rounds and (
         fault := task_class(settings.task).longer_fault(settings)

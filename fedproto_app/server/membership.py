@@ -26,7 +26,6 @@ from fedproto_app.server.exchange import PROBE_AFTER, Exchange, Probes, pause_on
 from fedproto_app.server.node_register import Identity, NameRefused
 from fedproto_app.server.replies import read_roster
 from fedproto_app.settings import Settings
-from fedproto_app.settings.choice import names_in
 from fedproto_app.tasks.table import task_class
 
 ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been fixed
@@ -174,8 +173,8 @@ class Membership:
         self.roster = roster
         self._settings, self._exchange = settings, exchange
         self._identity, self._refuse = identity, refuse
-        self._named = set(names_in(settings.nodes.names))  # empty: all take part
-        self._expected = set(self._named)  # or the nodes that a resumed run had
+        self._named = set(settings.nodes.named)  # empty: all take part
+        self._expected = self._named  # or the nodes that a resumed run had
         self._task = task_class(settings.task)
         self._queries: dict[int, _Query] = {}  # by node id
         self._probes = Probes()
@@ -236,8 +235,10 @@ class Membership:
             self.roster.facts[ClientKey(client, node)] = ClientFacts(**complete)
 
     def expect(self, labels: Collection[str], shape: DataShape) -> None:
-        """Wait for these nodes, which a resumed run had, with data of this shape."""
-        self._expected, self.shape, self._shape_is_known = set(labels), shape, True
+        """Wait for these nodes, which a resumed run had, unless the settings name nodes. Their data
+        have this shape."""
+        self._expected = self._named or set(labels)
+        self.shape, self._shape_is_known = shape, True
 
     def await_nodes(self, grid: Grid) -> None:
         """Wait until enough nodes have declared their clients, or raise `FederationError`.
@@ -267,11 +268,12 @@ class Membership:
                 raise FederationError(
                     f"{arrived} of {required} nodes came within nodes.start-deadline = "
                     f"{nodes.start_deadline:g} s{self._reasons_text()}; "
-                    f"{self._where_to_look(deadline)}"
+                    f"{self._where_to_look(deadline, missing)}"
                 )
             pause_on(grid, LOOK_EVERY)
+        names = ", ".join(self._identity.names())
         for label in missing:
-            tell("missing", WARNING, node=label, seconds=nodes.start_deadline)
+            tell("missing", WARNING, node=label, seconds=nodes.start_deadline, nodes=names or None)
         self._agree_on_shape()
         if not any(self.roster.facts[key].samples for key in self.roster.clients()):
             raise FederationError("no node has a client that can train" + self._reasons_text())
@@ -386,7 +388,7 @@ class Membership:
             answer = replace(answer, label=label)
             if self._named and label not in self._named:
                 names = self._settings.nodes.names
-                raise NameRefused(f"nodes.names = {names!r}: the run is for other nodes")
+                raise NameRefused(f"nodes.names = {names!r}: the run is not for {shown(label)!r}")
             self._check_shape(answer)
             self._check_room(node_id, answer)
             holder = self.roster.members.get(label)
@@ -489,16 +491,20 @@ class Membership:
         silent = sorted(self._queries)[:10]
         return ", ".join(self._identity.given_name(node) or str(node) for node in silent)
 
-    def _where_to_look(self, seconds: float) -> str:
+    def _where_to_look(self, seconds: float, missing: Sequence[str]) -> str:
         """Return what to do about nodes that did not come, for an error message."""
         if names := self._silent():
             return (
                 f"connected without an answer within {seconds:g} s: {names}; their hosts are too "
                 "slow, or the log of their ClientApp shows why it fails"
             )
+        who = ""
+        if missing:
+            names = ", ".join(self._identity.names()) or "none"
+            who = f"{', '.join(missing)} did not come, and this server knows {names}; "
         return (
-            "fedproto nodes list shows which nodes are online, and the log of a missing site's "
-            "SuperNode why it is not"
+            f"{who}fedproto nodes list shows which nodes are online, and the log of a missing "
+            "site's SuperNode why it is not"
         )
 
     def _reasons_text(self) -> str:

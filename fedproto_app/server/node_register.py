@@ -194,6 +194,12 @@ class Identity:
             self._keys[node_id] = fingerprint(node.public_key) if node else ""
         return self._keys[node_id]
 
+    def names(self) -> list[str]:
+        """Return the names of the nodes that have connected to this run or to earlier runs of this
+        server."""
+        given = {self.given_name(node_id) for node_id in self._known} - {""}
+        return [shown(name) for name in sorted(given | self._register.read().bound.keys())]
+
     def given_name(self, node_id: int) -> str:
         """Return the name that the operator gave the node, or "" without one."""
         node = self._known.get(node_id)

@@ -79,8 +79,11 @@ class PollingGrid(Grid):
                 if not self._pull_parts(announced):
                     continue
                 reply = _built(announced)
-            except ObjectPullError as error:  # the SuperLink has deleted it: no part came for long
-                reply = _error(announced, f"its reply never came completely: {error}")
+            except ObjectPullError:  # the SuperLink has deleted it: no part came for long
+                reply = _error(
+                    announced,
+                    "its reply never came completely. The SuperLink's log says if it was too large",
+                )
             self._drop(order_id)
             replies.append(reply)
         return replies + self._replaced(order_ids)

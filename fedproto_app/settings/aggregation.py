@@ -19,7 +19,7 @@ class AggregationSettings(Section):
 
     rule: Rule = setting(
         "mean",
-        "how what clients send is combined. All but `mean` [withstand hostile clients](robust.md)",
+        "how clients' arrays are combined. All but `mean` [withstand hostile clients](robust.md)",
     )
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] = setting(
         0.2,
@@ -54,8 +54,8 @@ class AggregationSettings(Section):
     )
     secure_share: Annotated[float, Field(ge=0.5, lt=1)] = setting(
         0.67,
-        "more than this share of a sum's nodes must stay to its end. Below two thirds a lying "
-        "server needs [fewer accomplices](secure-sum.md#who-must-collude)",
+        "more than this share of a sum's nodes must stay to its end. Below two thirds [fewer "
+        "accomplices](secure-sum.md#who-must-collude) suffice",
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
@@ -102,8 +102,7 @@ class PrivacySettings(Section):
     )
     neighbours: Neighbours = setting(
         "remove",
-        "hide the difference between the unit's data and none, or any other, which takes twice"
-        " the noise",
+        "hide whether the unit's data were sent, or which data these are, with twice the noise",
     )
     noise_multiplier: NonNegative = setting(
         0.0,
@@ -112,9 +111,7 @@ class PrivacySettings(Section):
     epsilon: NonNegative = setting(
         0.0, "ε of all planned rounds together, which determines σ (0: σ is given)"
     )
-    delta: Share = setting(
-        1e-5, "δ, which should be below 1 over the number of clients there may ever be"
-    )
+    delta: Share = setting(1e-5, "δ, below 1 over the largest number of clients")
     clip: Length = setting(
         1.0,
         "largest norm of a row of a prototype or head, and of a sample that is summed (C)",
@@ -125,13 +122,10 @@ class PrivacySettings(Section):
     )
     metrics: Literal["auto", "none", "noised", "exact"] = setting(
         "auto",
-        "[losses and errors](privacy.md#losses-errors-and-sample-counts) that nodes report: "
-        "none, those that choose and rank models, with noise that ε counts, or all. `auto` is "
-        "none with a mechanism, else exact",
+        "[losses and errors](privacy.md#losses-errors-and-sample-counts) that nodes report. "
+        "`auto` is `none` with a mechanism, else `exact`",
     )
-    error_clip: Length = setting(
-        2.0, "with `metrics = noised`, the largest error that is reported, unless it is an accuracy"
-    )
+    error_clip: Length = setting(2.0, "with `metrics = noised`, the largest error that is reported")
 
     @property
     def is_on(self) -> bool:

@@ -144,7 +144,7 @@ class PartitionSettings(Section):
     )
     test_ratio: Positive = setting(0.2, "test and validation images per train image")
     test_mix: Literal["own", "everybody"] = setting(
-        "own", "whose mix of classes a client's test images have"
+        "own", "whose mix of classes the test images have"
     )
 
 
@@ -223,16 +223,15 @@ class DataSettings(Section):
     periodic_window: Count = setting(3, "values whole periods earlier that a forecast uses (q)")
     lags: LagList = setting(
         AUTO,
-        "distances of further inputs in steps, such as `48,168`. "
-        "[`auto`](your-data.md#from-series-to-samples) adds what the periodic values lack, and"
-        " empty adds none",
+        "[distances of further inputs](your-data.md#from-series-to-samples) in steps, such as "
+        "`48,168` (empty: none)",
         "`auto`, numbers between commas",
     )
     horizon: Count = setting(1, "values forecast at once (H)")
     calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
-        "what models see of the time: nothing, the phase of the period, also the weekday, or "
-        "also the time of the year",
+        "what models see of the time: nothing, the phase of the period, also the weekday, also "
+        "the time of the year",
     )
     history: CountOrZero = setting(0, "train only on this many newest periods (0: on all)")
     least_periods: CountOrZero = setting(
@@ -240,11 +239,11 @@ class DataSettings(Section):
         "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (0: on all)",
     )
     train_share: Share = setting(
-        0.7, "oldest share of the samples, or of sequences a random share of each class"
+        0.7, "oldest share of the samples ([sequences](sequences.md#split))"
     )
     validation_share: Share = setting(
         0.1,
-        "share of the next samples. The rest is the test part ([sequences](sequences.md#split))",
+        "share of the next samples. The rest is the test part",
     )
     backtest: Backtest = setting(
         "",
@@ -275,8 +274,7 @@ class DataSettings(Section):
     )
     columns: NameList = setting(
         "",
-        "columns of values: one for series, the inputs in order for `sequence-folder` and "
-        "`recordings`",
+        "column to forecast, or the inputs of `sequence-folder` and `recordings` in order",
         NAMES,
     )
     known: KnownList = setting(
@@ -314,7 +312,7 @@ class DataSettings(Section):
     )
     unfold: ColumnRange = setting(
         "",
-        "first and last of the [columns that follow each other in "
+        "first and last of [columns that follow each other in "
         "time](your-data.md#csv-parquet-and-excel), such as `hh_0,hh_47`",
         "two names with a comma between",
     )
@@ -339,7 +337,7 @@ class DataSettings(Section):
     )
     repeated: Repeated = setting(
         "refuse",
-        "what to make of several values for one client and time",
+        "what several values for one client and time become",
     )
     sheet: str = setting("", "sheet of an Excel file (default: the first with a value)", "a name")
     header: Header = setting(

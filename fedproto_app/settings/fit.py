@@ -157,6 +157,11 @@ def _require_maskable(method: Method, settings: Settings) -> None:
             f"aggregation.secure = true: aggregation.rule = {aggregation.rule!r} looks at each "
             "client's model, of which a masked sum shows none; only rule = 'mean' goes with it"
         )
+    if 0 < len(settings.nodes.named) < aggregation.secure_minimum:
+        raise SettingsError(
+            f"nodes.names = {settings.nodes.names!r}: a masked sum needs "
+            f"aggregation.secure-minimum = {aggregation.secure_minimum} nodes"
+        )
     releases = releases_of(method, settings)
     before = [release for _, learnt in pretraining_releases(settings) for release in learnt]
     if reason := unmaskable(releases or before):

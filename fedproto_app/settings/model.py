@@ -43,7 +43,7 @@ class ModelSettings(Section):
     """``[model]``: the forecaster, the image classifier, the model of sequences."""
 
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = setting(
-        256, "length of the representation (d_r, or d of the small CNN). ResNet-18 has 512"
+        256, "length of the representation (d_r, d of the small CNN). ResNet-18 has 512"
     )
     image_encoder: Literal["small-cnn", "resnet18"] = setting("small-cnn", "encoder of images")
     width: Annotated[int, Field(ge=4, multiple_of=4)] = setting(
@@ -57,8 +57,8 @@ class ModelSettings(Section):
     hidden_dim: Count = setting(256, "size of the LSTM's state")
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
-        "factors of the widths before the representation. With several, [a client's name and "
-        "the seed choose](compared.md#models-of-different-widths)",
+        "[factors of the widths](compared.md#models-of-different-widths) before the "
+        "representation, drawn for each client",
         "numbers > 0 between commas",
     )
     module: str = setting(
@@ -86,7 +86,7 @@ class OptimizerSettings(Section):
     weight_decay: NonNegative = setting(0.0, "for SGD")
     smoothing_window: Count = setting(
         1,
-        "gradients averaged in a step (w of DTSSGD), 1 for the newest only",
+        "gradients averaged in a step (w of DTSSGD)",
     )
     smoothing_factor: ShareOrOne = setting(
         0.9, "weight of each older gradient relative to the next (γ)"
@@ -101,7 +101,7 @@ class ClassificationSettings(Section):
     flip: bool = setting(True, "false for digits and letters")
     stage_schedule: Literal["sequential", "cyclic"] = setting(
         "sequential",
-        "one stage after the other with equal parts of the rounds, or a different stage each round",
+        "equal parts of the rounds for one stage after the other, or a different stage each round",
     )
 
 
@@ -130,8 +130,7 @@ class EncoderSettings(Section):
     negatives: Count = setting(10, "negatives per reference (R)")
     negative_terms: Literal["sum", "mean"] = setting(
         "sum",
-        "how negatives count in the loss (Fed-REACT, eq. 1 sums, Franceschi et al. 2019 take "
-        "the mean)",
+        "how negatives count in the loss: Fed-REACT, eq. 1, or Franceschi et al. 2019",
     )
     blocks: Count = setting(10, "blocks of the causal CNN, whose dilation doubles with each")
     channels: Count = setting(40, "channels of all blocks but the last")

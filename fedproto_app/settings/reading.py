@@ -61,7 +61,10 @@ def settings_from(config: Mapping[str, object]) -> Settings:
     if settings is None or section is None or faults:
         raise SettingsError("; ".join(faults))
     if method.rounds is not None:
-        settings = settings.model_copy(update={"rounds": method.rounds(settings)})
+        # A finished run may go on for a round in which late clients add their sums.
+        least = settings.rounds if settings.output.resume else 1
+        rounds = max(method.rounds(settings), least)
+        settings = settings.model_copy(update={"rounds": rounds})
     require_fit(method, settings)
     check_settings(settings)
     return settings

@@ -34,7 +34,7 @@ from fedproto_app.core.section import (
 )
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, require_known_task, task_record
 from fedproto_app.settings.aggregation import AggregationSettings, PrivacySettings
-from fedproto_app.settings.choice import NAMES, NodeNames
+from fedproto_app.settings.choice import NAMES, NodeNames, names_in
 from fedproto_app.settings.data import DataSettings, GraphSettings, ResponseSettings
 from fedproto_app.settings.model import (
     ClassificationSettings,
@@ -59,32 +59,41 @@ class NodesSettings(Section):
     minimum: Count = setting(1, "nodes needed before the first round. `fedproto run` waits for all")
     names: NodeNames = setting(
         "",
-        "real nodes to ask and wait for (default: all)",
+        "[real nodes to ask and wait for](reliability.md#which-nodes-take-part) (default: all)",
         NAMES,
     )
-    start_deadline: Positive = setting(300.0, "seconds for these to connect and read their data")
+    start_deadline: Positive = setting(300.0, "seconds for nodes to connect and read their data")
     round_deadline: Positive = setting(3600.0, "seconds for the replies of one phase")
     enough: ShareOrOne = setting(
         1.0,
-        "share of the asked nodes whose replies are enough. The others [have as long "
-        "again](reliability.md#slow-nodes), at least ten seconds",
+        "share of the asked nodes whose replies are enough. The others [get as much time "
+        "again](reliability.md#slow-nodes)",
     )
     maximum_failed_share: ShareOrEither = setting(
         0.5, "share of the asked nodes that may fail before the run stops"
     )
     maximum_clients: Count = setting(
         20_000,
-        "clients of all nodes ever connected, beyond which a node is refused",
+        "clients of all nodes ever connected. Nodes with more are refused",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
-        "clients of a deployed node (0: a quarter of these)",
+        "clients of a deployed node (0: a quarter of `maximum-clients`)",
     )
     bind_names: bool = setting(
         True,
-        "a node's name belongs to [the key that first came with "
-        "it](deployment.md#names-and-keys). Set false if nodes have no keys",
+        "a name belongs to [the key that first came with it](deployment.md#names-and-keys). "
+        "Set false if nodes have no keys",
     )
+
+    @model_validator(mode="after")
+    def _enough_nodes_are_named(self) -> NodesSettings:
+        if 0 < len(self.named) < self.minimum:
+            raise ValueError(
+                f"nodes.minimum = {self.minimum}: more than the {len(self.named)} of "
+                f"nodes.names = {self.names!r}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _late_nodes_do_not_end_the_run(self) -> NodesSettings:
@@ -94,6 +103,11 @@ class NodesSettings(Section):
                 f"nodes.maximum-failed-share = {self.maximum_failed_share:g} allows"
             )
         return self
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The names of the nodes that take part, () for all nodes."""
+        return names_in(self.names)
 
     @property
     def quota(self) -> int:
@@ -160,11 +174,11 @@ class Settings(Section):
     seed: CountOrZero = setting(0, "the same seed gives the same results")
     rounds: Count = setting(
         40,
-        "most rounds, without the encoder's. Closed forms need one, or one per stage of images",
+        "most rounds, without the encoder's. Closed forms need one (images: one per stage)",
     )
     local_epochs: Count = setting(
         1,
-        "epochs per round (without effect in `fed-react`, `ifca`, `flsc`, `gldp`)",
+        "epochs per round (not of `fed-react`, `ifca`, `flsc` and `gldp`)",
     )
     participation: ShareOrOne = setting(
         1.0,
@@ -173,7 +187,7 @@ class Settings(Section):
     )
     evaluate_every: Count = setting(
         1,
-        "rounds between evaluations, besides that of the last round",
+        "rounds between evaluations. The last round is always evaluated",
     )
     patience: CountOrZero = setting(
         0,
@@ -181,7 +195,8 @@ class Settings(Section):
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",
-        "which model a client ends with. Images in stages need `last` and no `patience`",
+        "[which model](running.md#which-model-counts) a client ends with. Images in stages need "
+        "`last` and no `patience`",
     )
     device: Device = setting(
         "cpu",
@@ -190,8 +205,7 @@ class Settings(Section):
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
         "float32",
-        "`tf32` multiplies with 10 bits of mantissa on a GPU, and `bfloat16` is mixed "
-        "precision in encoders",
+        "[precision](scale.md#on-a-gpu) of training",
     )
     kernel: Literal["torch", "numba"] = setting(
         "torch",
@@ -204,8 +218,7 @@ class Settings(Section):
     )
     cohort_size: CountOrZero = setting(
         0,
-        "clients trained in one vectorised step, for speed only (0: 16 on a CPU, as many as "
-        "fit on a GPU)",
+        "clients trained in one vectorised step (0: 16 on a CPU, as many as fit on a GPU)",
     )
     method_settings: SerializeAsAny[Section] = Field(
         default=Section(),

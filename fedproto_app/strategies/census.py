@@ -7,7 +7,7 @@ frequencies π_c in the stage, the loss is
 so the frequency of a class alone teaches the encoder nothing.
 
 Before it trains, a client computes the sums of `maths/class_gaussian.py` over the features of the
-received encoder, which is the same for all clients, and over fixed random features. The client's
+received encoder, which is the same for all clients, and over fixed features. The client's
 classifier ("answer") is fitted to its own sums and the totals (`class_fit.py`), as in the closed
 form, and belongs to the received encoder. So clients are evaluated with that encoder, not with the
 newly averaged one. Sums of earlier stages come from the encoders of those stages.
@@ -67,7 +67,7 @@ class CensusSettings(Section):
     )
     features: Annotated[int, Field(ge=0, le=MOST_BESIDE_LEARNED)] = setting(
         100,
-        "random filters beside the learned features (0: none)",
+        "fixed filters beside the learned features (0: none)",
         f"0 … {MOST_BESIDE_LEARNED}",
     )
     penalty: Positive = setting(1.0, "as `analytic.penalty`")
@@ -267,7 +267,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
 
 
 def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:
-    """Return the encoder of the settings with random filters, the same in every process."""
+    """Return the encoder of the settings with fixed filters, the same in every process."""
     filters = settings.method_table(CensusSettings).features
     fixed = fixed_patches(settings, shape, filters) if filters else None
     return LearnedAndFixed(image_classifier(settings.model, shape), fixed)

@@ -43,7 +43,7 @@ class FedProtoSettings(Section):
     prototype_weight: NonNegative = setting(1.0, "λ (1 in Tan et al. 2022)")
     inference: Literal["prototypes", "head"] = setting(
         "prototypes",
-        "whether the nearest global prototype or the head predicts classes. The head always "
+        "the nearest global prototype or the head predicts classes. The head always "
         "predicts series",
     )
 

@@ -56,8 +56,7 @@ class GldpSettings(Section):
     )
     prototype_encoder: Literal["own", "shared"] = setting(
         "own",
-        "prototypes come from the client's trained encoder (GLDP, eq. 6), or from the shared "
-        "one as received",
+        "prototypes come from the client's trained encoder (GLDP, eq. 6) or the shared encoder",
     )
     inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
         "local-prototypes", "what the main accuracies use. All three are reported"

@@ -260,9 +260,9 @@ def in_padded(counts: Sequence[int], longest: int, device: torch.device) -> Tens
 def shuffled(
     counts: Sequence[int], length: int, generators: Sequence[torch.Generator]
 ) -> tuple[Tensor, Tensor]:
-    """Return an epoch's order of each client's samples [K, length], and a float mask of them.
+    """Return the order of each client's samples in an epoch, and a float mask, both [K, length].
 
-    counts: each client's samples. The order and the mask are 0 after them.
+    counts: the number of each client's samples, after which both are 0.
     """
     order = torch.zeros(len(counts), length, dtype=torch.int64)
     for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):

@@ -21,9 +21,7 @@ from fedproto_app.core.section import (
 class FedDaSettings(Section):
     """``[fedda]`` (docs: compared.md)."""
 
-    week: Annotated[int, Field(ge=2)] = setting(
-        7, "periods whose mean day is one of the statistics that a client sends"
-    )
+    week: Annotated[int, Field(ge=2)] = setting(7, "periods of each mean day that a client sends")
     clusters: CountOrZero = setting(
         0, "clusters of clients (0: one for every four clients, at most 16)"
     )

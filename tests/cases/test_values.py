@@ -139,8 +139,8 @@ def test_r46_copies_are_named(check: Fedproto, tmp_path: Path) -> None:
     case = reported_case("r46-copies", tmp_path)
     lines = warned(case, check)
     assert lines.startswith(
-        "site1 has the values of site0, site2 has the values of site0 24 steps later: what such "
-        "clients gain by sharing is no gain"
+        "site1 has the values of site0, site2 has the values of site0 24 steps later: the gain "
+        "of such clients from sharing is not real"
     )
     assert planned(case).repeats
 

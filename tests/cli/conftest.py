@@ -37,8 +37,8 @@ Fedproto = Callable[..., Outcome]
 def signals_of_a_terminal() -> Iterator[None]:
     """Signals as a command in a terminal finds them.
 
-    A suite that was started in the background ignores SIGINT, and with nohup SIGHUP; what it starts
-    would ignore them too.
+    A suite that was started in the background ignores SIGINT, and with nohup SIGHUP, and so
+    would the processes that it starts.
     """
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = {number: signal.getsignal(number) for number in numbers}

@@ -163,7 +163,7 @@ def test_arrays_that_may_be_images_are_told(check: Fedproto, tmp_path: Path) -> 
             "data.clusters.beta = 0: input should be greater than 0",
         ),
         (["x.npz", "--picture", "x.pdf"], "--picture x.pdf: expected a .png file"),
-        (["y.npz", "--picture", "x.png"], "--picture x.png: targets are real numbers; there are"),
+        (["y.npz", "--picture", "x.png"], "--picture x.png: the targets are real numbers, not"),
         (
             ["y.npz", "--set", "task=sequence-classification", "--set", "method=solo"],
             "task = 'sequence-classification': the targets of data.source = 'sequence-npz' are ",
@@ -247,7 +247,7 @@ def test_a_sites_sequences_are_its_own(check: Fedproto, tmp_path: Path) -> None:
             "data.surce: unknown setting; did you mean data.source",
         ),
         ("path = 'a.csv'", [], "data-source is not set"),
-        ("source = 'digits'", ["a.csv"], "path and --site: the site's file says what is read"),
+        ("source = 'digits'", ["a.csv"], "path: not with --site, whose file says what is read"),
     ],
 )
 def test_what_the_node_would_refuse_is_told(

@@ -21,7 +21,7 @@ from tests.node.stored import copied_with
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The node's state after two rounds of FedAvg; the kept model is the shared model."""
+    """The node's state after two rounds of FedAvg, where the kept model is the shared model."""
     folder = tmp_path_factory.mktemp("trained")
     made_series().to_csv(folder / "sites.csv")
     return train_on(folder / "sites.csv", folder, method="fedavg")[1]
@@ -137,9 +137,9 @@ def test_a_site_chooses_columns_as_in_training(
         'time-column = "when"\nclients = ["late", "steady"]\n'
     )
     command = ("forecast", "--state", state, "--layout", "long", "--data", tmp_path / "sites.csv")
-    asked = fedproto(*command).err  # its notes seem to be the name of a client
-    assert "which column is to be forecast: gappy, late, steady?" in asked
-    assert "if every column is a client, --set data.clients=gappy,late,steady" in asked
+    question = fedproto(*command).err  # its notes seem to be the name of a client
+    assert "which column is to be forecast: gappy, late, steady?" in question
+    assert "if every column is a client, --set data.clients=gappy,late,steady" in question
     outcome = fedproto(*command, "--site", site)
     assert [row["unique_id"] for row in table(outcome.out)] == ["late", "steady"]
     wide = table(fedproto(*command, "--site", site, "--layout", "as-data").out)
@@ -216,7 +216,7 @@ def test_mistakes_are_told_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "name the folder of a run, or a node's with --state"),
+        ((), "name either the folder of a run, or the folder of a node with --state"),
         (("{state}", "--state", "{state}"), "one of the two"),
         (("{state}",), "no nodes' state in it; expected the folder of a simulation"),
         (("--state", "{state}"), "--state needs --data, or --site"),
@@ -234,7 +234,7 @@ def test_labelled_data_are_no_series(fedproto: Fedproto, state: Path, tmp_path: 
     np.savez(tmp_path / "labelled.npz", points=np.zeros((4, 2)), offsets=np.array([0, 4]))
     outcome = fedproto("forecast", "--state", state, "--data", tmp_path / "labelled.npz")
     assert outcome.code == 2
-    assert "holds no series, it looks like source sequence-npz" in outcome.err
+    assert "holds no series but looks like source sequence-npz" in outcome.err
 
 
 def test_a_misspelt_source_is_named(fedproto: Fedproto, state: Path, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ def test_the_options_of_a_trial_are_those_of_init(
     outcome = fedproto("init", "sales.csv", *names, *steps, "--set", "data.time-column=day")
     assert outcome.code == 0, outcome.err
     settings = flat(read_toml(tmp_path / "sales.toml"))
-    named = ("columns", "client-column", "known", "horizon", "period", "holidays")
-    chosen = [settings[f"data.{name}"] for name in named]
+    option_names = ("columns", "client-column", "known", "horizon", "period", "holidays")
+    chosen = [settings[f"data.{name}"] for name in option_names]
     assert chosen == ["units", "shop", "price", 3, 14, "DE-BY"]
 
 
@@ -51,9 +51,9 @@ def test_the_file_holds_what_a_trial_would_choose(
     settings = flat(read_toml(tmp_path / "loads.toml"))
     assert settings == {"method": "kindred", **plan_of(Path("loads.csv"), Wishes()).settings}
     unclaimed_settings(settings, 2)
-    again = fedproto("init", "loads.csv")
-    assert again.code == 2
-    assert "loads.toml: exists already and is never overwritten; --out names another" in again.err
+    second = fedproto("init", "loads.csv")
+    assert second.code == 2
+    assert "loads.toml: exists already and is never overwritten; --out names another" in second.err
 
 
 def test_a_line_break_in_a_name_stays_in_the_comment() -> None:

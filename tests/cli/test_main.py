@@ -83,7 +83,7 @@ def test_data_in_place_of_settings_are_told_from_them(fedproto: Fedproto, tmp_pa
     (tmp_path / "sites.csv").write_text("time,north\n0,1.5\n")
     (tmp_path / "loads.toml").write_text("[data]\nsource = wide-csv\n")
     assert "fedproto data check" in fedproto("run", tmp_path / "sites.csv").err
-    assert "texts stand in double quotes" in fedproto("run", tmp_path / "loads.toml").err
+    assert "texts need double quotes" in fedproto("run", tmp_path / "loads.toml").err
 
 
 def test_too_little_memory_ends_in_one_line(

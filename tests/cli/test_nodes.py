@@ -70,6 +70,11 @@ def test_the_life_of_a_key(
         assert (renamed.code, renamed.out) == (2, "")
         assert "registered already, under the name 'pier', not 'quay'" in renamed.err
 
+        typo = fedproto("run", "--superlink", "local", "--set", "nodes.names=harbor,pier")
+        assert typo.code == 2
+        message = "nodes.names: no node is called 'harbor'; registered: harbour, pier"
+        assert message in typo.err
+
         number = node.wait_until_joined()
         with NodeRegister(tmp_path / "runs" / "nodes.json").changing() as names:
             names.bound["harbour"] = Binding(old, number, True, "then", "then", "first", 4)

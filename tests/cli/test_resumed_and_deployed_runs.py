@@ -116,9 +116,12 @@ def test_a_simulation_is_resumed_with_its_settings_and_nodes(
         (["--resume", "mine", "--set", "rounds=39"], "rounds = 39: "),
         (["--resume", "held"], "held is being written by process "),
         (["--superlink", "lab", "--resume", "held"], "held is being written by process "),
-        (["--resume", "mine", "--set", "seed=8"], "--set seed=8: a run goes on with the settings"),
-        (["mine/settings.toml", "--resume", "mine"], "goes on with the settings in its folder"),
-        (["--superlink", "lab", "--nodes", "2"], "--nodes 2: simulated nodes only"),
+        (
+            ["--resume", "mine", "--set", "seed=8"],
+            "--set seed=8: a run continues with",
+        ),
+        (["mine/settings.toml", "--resume", "mine"], "continues with the settings in its folder"),
+        (["--superlink", "lab", "--nodes", "2"], "--nodes 2: only for simulated nodes"),
         (["--superlink", "lab", "--set", "rounds=0"], "rounds = 0: "),
     ],
 )
@@ -246,7 +249,7 @@ def test_who_stops_while_a_run_is_submitted_is_told_where_to_look(
 def unreachable(
     monkeypatch: pytest.MonkeyPatch, fake: FakeNamedSuperLink, times: int
 ) -> list[float]:
-    """The SuperLink does not answer so many times; returns the pauses that were made."""
+    """Return the pauses of a run whose SuperLink fails to answer so many times."""
     pauses: list[float] = []
     answer, failed = fake.status, 0
     clock = time.monotonic

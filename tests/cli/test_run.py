@@ -237,12 +237,17 @@ def test_a_folder_that_exists_is_never_written_over(
         (["missing.toml"], "missing.toml: No such file"),
         (["broken.toml"], "broken.toml: "),
         (["--app", "nowhere"], "nowhere/pyproject.toml: No such file"),
-        (["--app", "plain"], "plain/pyproject.toml: it has no table [tool.flwr.app]"),
+        (["--app", "plain"], "plain/pyproject.toml: has no table [tool.flwr.app]"),
         (
             ["--set", "data.source=wide-csv", "--set", "data.path=missing.csv"],
             "missing.csv: no such file",
         ),
         (["--set", "data.max-steps=5"], "none of 24 clients can take part; "),
+        (
+            ["--set", "nodes.maximum-clients=5"],
+            "nodes.maximum-clients = 5: the data have 24 clients, so allow that many: "
+            "--set nodes.maximum-clients=24",
+        ),
         (["--set", "data.source=digits"], "'digits' holds images; set task = 'classification'"),
         (IMAGES, "'synthetic-traffic' holds series; set task = 'forecasting', or data.source to "),
         (

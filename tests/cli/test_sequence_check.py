@@ -10,11 +10,11 @@ from tests.cli.conftest import Fedproto, rows
 from tests.data.images.made_images import write_folder
 from tests.helpers.real_data import real_data
 
-GIVEN = "--set=data.clusters.scheme=given"
+GIVEN_SCHEME = "--set=data.clusters.scheme=given"
 
 
 def archive(path: Path, labels: np.ndarray, clients: np.ndarray | None = None) -> Path:
-    """Sequences of 3 to 5 steps of three values each; labels and clients: [n]."""
+    """Sequences of 3 to 5 steps of three values each. labels, clients: [n]."""
     lengths = 3 + np.arange(len(labels)) % 3
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     points = np.random.default_rng(0).normal(size=(int(offsets[-1]), 3))
@@ -82,7 +82,7 @@ def test_a_level_that_scaling_would_take_away(check: Fedproto, tmp_path: Path) -
     np.savez(tmp_path / "like.npz", x=steps, y=labels)
     np.savez(tmp_path / "apart.npz", x=steps + 3 * labels[:, None, None] * [0, 1], y=labels)
     warned = check(tmp_path / "apart.npz")
-    assert "of the mean of 'dimension-2' over a sequence is between classes" in warned.out
+    assert "of the variance of the sequences' mean 'dimension-2'" in warned.out
     assert "try --set data.sequences.scaling=none or client" in " ".join(warned.out.split())
     for quiet in (
         check(tmp_path / "apart.npz", "--set=data.sequences.scaling=client"),
@@ -94,7 +94,7 @@ def test_a_level_that_scaling_would_take_away(check: Fedproto, tmp_path: Path) -
 def test_values_that_no_run_can_train_on_are_told(check: Fedproto, tmp_path: Path) -> None:
     targets = np.where(np.arange(30) == 7, -1e20, 0.5)
     data = archive(tmp_path / "x.npz", targets)
-    outcome = check(data, GIVEN)
+    outcome = check(data, GIVEN_SCHEME)
     assert "warning x: values up to 1e+20 in size" in outcome.out
 
 
@@ -109,7 +109,7 @@ def recordings(root: Path) -> Path:
 
 def test_recordings_and_the_range_of_their_target(check: Fedproto, tmp_path: Path) -> None:
     outcome = check(
-        *(recordings(tmp_path), "--source", "recordings", GIVEN, "--set=data.max-steps=40"),
+        *(recordings(tmp_path), "--source", "recordings", GIVEN_SCHEME, "--set=data.max-steps=40"),
         *(f"--set=data.sequences.{key}" for key in ("target=charge", "window=20", "stride=5")),
     )
     assert outcome.code == 0, outcome.err
@@ -141,8 +141,8 @@ def test_the_rows_of_many_classes(check: Fedproto, tmp_path: Path) -> None:
 
 def test_basic_motions_of_the_archive(check: Fedproto) -> None:
     folder = real_data("BasicMotions")
-    outcome = check(folder, GIVEN)
+    outcome = check(folder, GIVEN_SCHEME)
     assert outcome.code == 0, outcome.err
     assert "80, 40 of them test" in outcome.out
-    assert "the source names no clients: one has them all" in outcome.out
+    assert "the source names no clients, so one has all" in outcome.out
     assert ["Badminton", "20", "1"] in rows(outcome.out)

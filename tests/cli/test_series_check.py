@@ -237,21 +237,21 @@ def test_the_options_of_a_first_run_work_together_on_every_layout(
     wide.assign(price=parts[1]["price"]).set_axis(pd.Index(times, name="date")).to_csv(
         tmp_path / "wide.csv"
     )
-    for name, source, who in (
+    for name, source, reading in (
         ("long.csv", "long-csv", {"target": "sales", "clients_from": "store"}),
         ("parts", "long-csv", {"target": "sales", "clients_from": "store"}),
         ("folder", "csv-folder", {"target": "sales"}),
         ("wide.csv", "wide-csv", {"target": "2"}),
         ("wide.csv", "wide-csv", {}),
     ):
-        named = [word for k, v in who.items() for word in (f"--{k.replace('_', '-')}", v)]
+        arguments = [word for k, v in reading.items() for word in (f"--{k.replace('_', '-')}", v)]
         numbers = ["--known", "price", "--period", 7, "--horizon", 3]
-        outcome = check(tmp_path / name, *named, *numbers)
+        outcome = check(tmp_path / name, *arguments, *numbers)
         assert outcome.code == 0, outcome.err
         command = outcome.out.splitlines()[-1]
-        known = {"data.known": "price"}
-        clients_from, target = who.get("clients_from", ""), who.get("target", "")
-        wishes = Wishes(3, 7, clients_from, changes=known, target=target)
+        columns = {"data.known": "price"}
+        clients_from, target = reading.get("clients_from", ""), reading.get("target", "")
+        wishes = Wishes(3, 7, clients_from, changes=columns, target=target)
         planned = plan_of(tmp_path / name, wishes)
         chosen = {**planned.settings, **planned.rows[planned.together].changes}
         assert chosen["data.source"] == source
@@ -260,4 +260,4 @@ def test_the_options_of_a_first_run_work_together_on_every_layout(
         for key in ("source", "known", "period", "horizon"):
             assert f" --set data.{key}={chosen[f'data.{key}']}" in command
         assert "known ahead" in outcome.out
-        assert "target" not in who or f"forecasting {who['target']}" in outcome.out
+        assert "target" not in reading or f"forecasting {reading['target']}" in outcome.out

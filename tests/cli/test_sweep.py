@@ -66,7 +66,7 @@ def started(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_killed_sweep_goes_on_to_the_same_numbers(
     fedproto: Fedproto, config: Path, tmp_path: Path
 ) -> None:
-    """Killed when the first run is finished and the second is under way; then the same command."""
+    """Killed in the second run, the sweep goes on from there with the same command."""
     folder = tmp_path / "sweep"
     words = [config, "--grid", "method=naive,fuels", "--output", folder, "--parallel", 1]
     with started(*words) as killed:
@@ -163,7 +163,7 @@ def test_data_that_cannot_be_read_are_told_before_anything_starts(
 
 
 def test_a_file_may_say_it_all(fedproto: Fedproto, config: Path) -> None:
-    """The table [sweep]; options go over it. Runs that fail are named, and tried repeated."""
+    """Options go over the table [sweep]. Runs that fail are named, and run again by a repeat."""
     config.write_text(
         SMALL
         + """
@@ -191,7 +191,7 @@ method = ["naive", "seasonal-naive"]
     changed = fedproto("sweep", config, "--trials", "1", "--grid", "method=seasonal-naive")
     assert "another sweep: grid.method = ['seasonal-naive'], was ['naive']" in changed.err
     more = fedproto("sweep", config, "--trials", "1", "--grid", "method=naive", "--seeds", "5,6")
-    assert "say --extend to let it grow" in more.err
+    assert "add --extend to let it grow" in more.err
     resumed = fedproto("sweep", "--resume", "told", "--seeds", "5,6")
     assert "only --parallel may be given" in resumed.err
 

@@ -41,7 +41,7 @@ app = ClientApp()
 
 
 def write_app(folder: Path, artefacts: Path) -> Path:
-    """Write the app; method fuels copies the files of ``artefacts`` into its run folder.
+    """Write the app, whose method fuels copies the files of ``artefacts`` into its run folder.
 
     Method fedavg stops with a reason in error.txt, method solo with an exception, ditto not at all.
     """

@@ -494,6 +494,12 @@ def test_columns_of_all_days_are_cut_to_business_days(tmp_path: Path) -> None:
         load(loads, "wide-csv", calendar="week")
 
 
+def test_a_known_column_without_any_cell_is_refused(tmp_path: Path) -> None:
+    text = "unique_id,ds,y,wind\na,2024-01-01,1,\na,2024-01-02,2,\n"
+    with pytest.raises(DataError, match="misses 100% of the rows"):
+        load(written(tmp_path, text), "long-csv", known="wind")
+
+
 def test_texts_that_are_not_listed_are_0_where_others_are_allowed(tmp_path: Path) -> None:
     north = long(tmp_path, LONG, known="weather=sun|rain|*")["north"]
     assert north.columns == ("weather=sun", "weather=rain")

@@ -244,6 +244,8 @@ def test_damaged_long_files(tmp_path: Path, text: Any, settings: Any, message: s
         ("a,b\n1,True\n3,\n", {}, "column 'b', line 2: 'True' is not a number"),
         ("a,b\n1,2\n3,-inf\n", {}, "client 'b': value number 2 is infinite"),
         ("a,b\n1,2\n3\n", {}, "line 3 has 1 cells, line 1 has 2"),
+        ('"a" "b"\n"1" 2 3\n', {}, "separated by blanks; write the table with commas"),
+        ("a,b\n1,2\n3,unavailable\n", {}, "data.missing-values=unavailable"),
         ("a,b\n1,2,3\n3,4,5\n", {}, "line 2 has 3 cells, line 1 has 2"),
         ('a,b\n"1",2\n"3"\n', {}, "line 3 has 1 cells, line 1 has 2"),
         ("a,b\n1,2\n\n3,4\n", {}, "line 3 has 1 cells, line 1 has 2"),

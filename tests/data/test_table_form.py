@@ -111,6 +111,23 @@ def test_pandas_index_is_left_out_if_another_column_is_the_time() -> None:
     read = form(**{"": rows, "time": HOURS, "north": LOAD})
     assert read.left_out == ("the first column has no name and numbers the rows: left out",)
     assert form(**{"": rows, "north": LOAD}).settings == {"data.time-unit": "step"}
+    empty = form(**{"": [""] * 60, "time": HOURS, "north": LOAD})
+    assert empty.left_out == ("the first column has no name and is empty: left out",)
+
+
+def test_a_constant_text_is_no_client_where_a_number_tells_clients_apart() -> None:
+    columns = [
+        Column("patient", ["1"] * 24, ["2"] * 24),
+        Column("time", HOURS[:24], HOURS[:24]),
+        Column("value", LOAD[:24], LOAD[:24]),
+        Column("unit", ["mmHg"] * 24, ["mmHg"] * 24),
+    ]
+    assert form_of(columns, rows=48).settings["data.client-column"] == "patient"
+
+
+def test_the_time_is_a_column_that_changes() -> None:
+    read = form(start=[HOURS[0]] * 60, at=HOURS, north=LOAD)
+    assert read.settings["data.time-column"] == "at"
 
 
 def test_texts_without_times_are_a_question() -> None:

@@ -43,7 +43,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Make a sweep in a folder; returns the results.
+    """Make a sweep in a folder and return the results.
 
     killed: raise `Killed` instead of that run, counted from 0. failing: names of runs that fail.
     """
@@ -216,7 +216,7 @@ def test_a_folder_of_something_else_is_refused(
 
 
 def test_a_folder_without_a_sweep_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"holds no sweep: there is no optuna\.db in it"):
+    with pytest.raises(SettingsError, match=r"holds no sweep, as it has no optuna\.db"):
         read_plan(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

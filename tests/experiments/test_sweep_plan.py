@@ -74,7 +74,7 @@ def test_before_drawing_all_values_and_ends_are_checked_with_each_method() -> No
         ({"grid": {"a": 3}}, "sweep.grid.a = 3: input should be a valid list"),
         ({"grid": 3}, "sweep.grid = 3: input should be a valid dictionary"),
         ({"grid": {"seed": [0, 1]}}, "--seeds"),
-        ({"grid": {"output.dir": ["a"]}}, "output.dir: a sweep has one --output"),
+        ({"grid": {"output.dir": ["a"]}}, "output.dir: cannot be swept"),
         ({"seeds": [0, 0]}, "seeds = [0, 0]"),
         ({"seeds": []}, "seeds = []"),
         ({"seeds": [-1]}, "sweep.seeds.0 = -1: input should be greater than or equal to 0"),

@@ -174,7 +174,7 @@ def test_geometric(values: tuple[float, ...], expected: bool) -> None:
 
 
 def trials(folder: Path) -> list[Result]:
-    """β and noise; β = 30 with laplace has the lowest mean, β = 10 the lowest median."""
+    """Trials of β and noise: β = 30 with laplace has the lowest mean, β = 10 the lowest median."""
     clients = {
         (10, "none"): (0.5, 0.5, 0.5),
         (30, "none"): (0.4, 0.4, 0.7),

@@ -74,7 +74,7 @@ def tables(folder: Path) -> Path:
 
 
 def images(folder: Path) -> Path:
-    """Ten images of each class at each site; the class is the colour."""
+    """Ten images of each class at each site, where the colour is the class."""
     rng = np.random.default_rng(0)
     for site in SITES:
         for channel, label in enumerate(("red", "green", "blue")):
@@ -165,7 +165,7 @@ def test_a_file_without_values_is_refused(tmp_path: Path) -> None:
 
 
 def test_short_series_are_forecast_one_step_ahead(tmp_path: Path) -> None:
-    """Of seven days a validation part of a day is too much."""
+    """Seven days are too few for a validation part of one day."""
     series(24 * 7).to_csv(tmp_path / "x.csv")
     assert plan(tmp_path / "x.csv").settings["data.horizon"] == 1
     series(10).to_csv(tmp_path / "y.csv")
@@ -197,8 +197,12 @@ def test_wishes_come_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "wishes", "message"),
     [
-        (wide, {"horizon": 0}, "--horizon 0: at least 1"),
-        (wide, {"changes": {"data.period": 48}}, "data.period = 48: in a trial --period sets it"),
+        (wide, {"horizon": 0}, "--horizon 0: must be at least 1"),
+        (
+            wide,
+            {"changes": {"data.period": 48}},
+            "data.period = 48: fedproto try takes this from --period",
+        ),
         (images, {"windows": 3}, "--windows 3: for series, but .* holds images"),
         (wide, {"clients_from": "site"}, "client-column: .* has no column 'site'"),
         (wide, {"clients": 5}, "--clients 5: .* holds series"),
@@ -224,7 +228,7 @@ def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path:
 
 @pytest.mark.exhaustive
 def test_levels_that_tell_the_classes_are_seen(tmp_path: Path) -> None:
-    """Of these sequences, scaling each by itself takes away what tells the classes apart."""
+    """These classes differ in level, which scaling each sequence by itself would remove."""
     trial = try_plan(plan(levels(tmp_path)), tmp_path / "runs", QUIET)
     right = {score.title: score.figures["right answers %"] for score in trial.scores}
     assert right["closed form (federated)"] > 95
@@ -247,16 +251,16 @@ def test_classes_are_tried_in_clusters_unless_noise_rules_these_out(tmp_path: Pa
 def test_every_file_gets_an_answer_about_its_clients(
     make: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    said = io.StringIO()
+    printed = io.StringIO()
     file = make(tmp_path)
     planned = plan(file, quick=True, windows=2 if make is wide else 1)
-    trial = try_plan(planned, tmp_path / "runs", Console(file=said, width=200))
+    trial = try_plan(planned, tmp_path / "runs", Console(file=printed, width=200))
     assert re.search(r"\d of 3 clients|the mean over 3 clients: ", trial.verdict)
     assert len(trial.scores) == len(planned.rows)
     assert sum(score.best_for for score in trial.scores) == 3
     assert [score.title for score in trial.scores][-1] in ("last value", "most frequent class")
     assert trial.report.read_text().startswith("<!DOCTYPE html>")
-    assert "left" in said.getvalue()
+    assert "left" in printed.getvalue()
     assert list(trial.table["best for"]) == [score.best_for for score in trial.scores]
     if trial.forecast is None:
         return
@@ -269,10 +273,10 @@ def test_every_file_gets_an_answer_about_its_clients(
     assert len(forecasts) == (3 * 24 if make in long else 24)
     assert (forecasts.iloc[:, -1] == forecasts.iloc[:, -1].round(2)).all()
     if planned.windows > 1:
-        assert "last value, window 2of2" in said.getvalue()
+        assert "last value, window 2of2" in printed.getvalue()
         verdict = trial.report.stat().st_mtime_ns
-        again = try_plan(planned, tmp_path / "runs", QUIET)
-        assert (again.verdict, again.scores) == (trial.verdict, trial.scores)
+        resumed = try_plan(planned, tmp_path / "runs", QUIET)
+        assert (resumed.verdict, resumed.scores) == (trial.verdict, trial.scores)
         assert trial.report.stat().st_mtime_ns > verdict
         os.utime(file, (time.time() + 60,) * 2)
         with pytest.raises(SettingsError, match=r"its run is older than .*loads"):
@@ -308,14 +312,14 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     trial = two_rows(planned, tmp_path, warnings=["left out"], repeats=True)
     assert repr(trial).startswith("warning: left out\n")
     assert "\nForecasting value. " in repr(trial)
-    assert trial.verdict.endswith("and what they gain by sharing is no gain.")
+    assert trial.verdict.endswith("so their gain from sharing is not real.")
 
 
 HOURS = 24 * 14
 
 
 def with_weather(folder: Path, ahead: int = 24, **columns: Any) -> Path:
-    """Long, two weeks of each site, and so many hours after them of which the weather is known."""
+    """Two weeks of each site in long form, followed by hours that have only a weather forecast."""
     rows = series(HOURS + ahead)
     rows.iloc[HOURS:] = np.nan
     rows = rows.melt(ignore_index=False, var_name="site", value_name="load").reset_index()
@@ -350,9 +354,9 @@ def test_columns_that_end_with_the_values_are_used_if_they_are_named(tmp_path: P
         and fact.endswith("the gain is an upper bound): --known heat")
         for fact in planned.facts
     )
-    named = plan(file, changes={"data.known": "heat"}, **wishes)
-    assert (named.together, named.forecast) == ("kindred-known", "kindred")
-    assert any("what they bring is an upper bound" in fact for fact in named.facts)
+    with_heat = plan(file, changes={"data.known": "heat"}, **wishes)
+    assert (with_heat.together, with_heat.forecast) == ("kindred-known", "kindred")
+    assert any("what they bring is an upper bound" in fact for fact in with_heat.facts)
 
 
 def test_a_table_of_covariates_and_the_year_are_columns_too(tmp_path: Path) -> None:
@@ -388,10 +392,10 @@ def test_columns_that_cannot_be_known_are_refused_before_work_starts(
 
 def test_a_wide_table_has_columns_known_in_advance_beside_its_clients(tmp_path: Path) -> None:
     planned = plan(wide(tmp_path), changes={"data.known": "south"})
-    others = text_of([name for name in series(2).columns if name != "south"])
-    assert planned.settings["data.clients"] == others
-    known = planned.rows[planned.together].changes
-    assert known["data.covariates"] == planned.settings["data.path"]
+    other_clients = text_of([name for name in series(2).columns if name != "south"])
+    assert planned.settings["data.clients"] == other_clients
+    changes_of_row = planned.rows[planned.together].changes
+    assert changes_of_row["data.covariates"] == planned.settings["data.path"]
     assert "known in advance: south" in planned.facts
     with pytest.raises(DataError, match="has no column 'heat'"):
         plan(wide(tmp_path), changes={"data.known": "heat"})

@@ -102,7 +102,7 @@ def test_without_samples_to_spare_no_difference_is_seen() -> None:
 
 
 def test_by_hand() -> None:
-    # Class 0: 1 and 3, class 1: 6 and 8; means 2 and 7, variance within classes 1. With r = 1 and
+    # Class 0: 1 and 3, class 1: 6 and 8. Means 2 and 7, variance within classes 1. With r = 1 and
     # n = 4 the penalty 4/3 is λ = 1, so S_λ = 2. All have the mean 4.5.
     sums = of_first(class_sums(vectors_of([[1.0], [3.0], [6.0], [8.0]], [0, 0, 1, 1]), 2))
     assert sums.gram.tolist() == [[110.0]]

@@ -80,7 +80,7 @@ def test_an_only_class_says_yes_to_all(rows: int) -> None:
 def liblinear(
     vectors: NDArray[np.float32], labels: NDArray[np.generic], penalty: float
 ) -> NDArray[np.float64]:
-    """scikit-learn's head of the present classes, of which two keep the second's row alone."""
+    """scikit-learn's head of the present classes. Two classes keep only the second's row."""
     machine = LinearSVC(C=penalty, random_state=0, max_iter=1_000_000, tol=1e-8)
     machine.fit(vectors.astype(np.float64), labels)
     weights = np.concatenate([machine.coef_, machine.intercept_[:, None]], axis=1)

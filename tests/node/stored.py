@@ -51,8 +51,8 @@ def kept_numbers(store: ClientStore, client: str = "a") -> tuple[float, float]:
     """Return the numbers of the client's kept model: of its own part, and of the global model."""
     model = store.read_kept(client)
     assert model is not None
-    [own] = set(model["parameters/w"].tolist()) if "parameters/w" in model else [0.0]
-    return own, float(model["parameters/s"])
+    [personal] = set(model["parameters/w"].tolist()) if "parameters/w" in model else [0.0]
+    return personal, float(model["parameters/s"])
 
 
 def state_of(store: ClientStore, client: str, upto: int) -> float | None:

@@ -134,15 +134,15 @@ def test_nodes_with_other_settings_cannot_open_its_shares(four: Nodes) -> None:
 
 
 def test_each_node_adds_its_share_of_the_noise(four: Nodes) -> None:
-    """Of four nodes three must remain, so each share has a third of the variance."""
+    """Three of four nodes must remain, so each share has a third of the variance."""
     sums = Sums({"v": np.zeros(20_000)}, {"clients": np.array(1)})
     seed, noise = bytes(32), {"v": Noise(2.0, 3.0, 20_000)}
     four.node(0).begin(four.for_node(0))
     masked = four.node(0).masked(four.for_node(0), sums, noise, seed)
     secrets = json.loads((four.folder / "0" / FILE).read_text())
-    own, private = (base64.urlsafe_b64decode(secrets[name]) for name in ("seed", "masks"))
-    others = {n: four.publics[n].masks for n in range(1, NODES)}
-    plain = masked - stream(own, masked.size) - between(private, others, 0, masked.size)
+    own_seed, private = (base64.urlsafe_b64decode(secrets[name]) for name in ("seed", "masks"))
+    other_publics = {n: four.publics[n].masks for n in range(1, NODES)}
+    plain = masked - stream(own_seed, masked.size) - between(private, other_publics, 0, masked.size)
     added_noise = unpacked(plain, Layout.from_sums(sums), RULES.secure_bits).values["v"]
     assert added_noise.std() == pytest.approx(6 / math.sqrt(3), rel=0.03)
 

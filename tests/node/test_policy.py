@@ -242,8 +242,8 @@ NOISE = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
 @pytest.mark.parametrize("privacy", [{}, NOISE])
 def test_clients_of_too_few_periods_only_receive(tmp_path: Path, privacy: dict[str, Any]) -> None:
     """They declare no samples, also where clients withhold their number."""
-    few = {"data.train-share": 0.2}  # of 14 days 2.8, less than half a block
-    settings = small_settings(tmp_path, method="fedavg", **few, **privacy)
+    few_samples = {"data.train-share": 0.2}  # of 14 days 2.8, less than half a block
+    settings = small_settings(tmp_path, method="fedavg", **few_samples, **privacy)
     roster = roster_of(tmp_path, "", settings, simulated=False)
     assert roster.samples == dict.fromkeys(roster.samples, 0)
     assert len(roster.samples) == 8

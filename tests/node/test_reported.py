@@ -18,7 +18,7 @@ from fedproto_app.node.store import ClientStore
 from fedproto_app.node.trainer import Node
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.common.learner import make_learner
-from fedproto_app.tasks.forecasting.metrics import FORECASTING, MSE, VALIDATION_MSE, kept
+from fedproto_app.tasks.forecasting.metrics import FORECASTING, MSE, VALIDATION_MSE, of_kept
 from fedproto_app.tasks.table import load_shard, make_task, small_run
 from fedproto_app.trust.noised_errors import NoisedErrors
 from fedproto_app.trust.privacy_ledger import PrivacyLedger, SitePrivacy
@@ -97,7 +97,7 @@ def test_with_noise_a_server_learns_no_more_than_the_ledger_counts(tmp_path: Pat
     """The estimate's deviation is √2·σ·√M·(B/2)/4 = 0.7 for σ = 1, M = 4 errors and B = 2."""
     noised = site(tmp_path, "noised")
     reply = noised.evaluated(0.0)
-    assert set(reply.metrics) == {MSE, VALIDATION_MSE, kept(MSE), kept(VALIDATION_MSE)}
+    assert set(reply.metrics) == {MSE, VALIDATION_MSE, of_kept(MSE), of_kept(VALIDATION_MSE)}
     assert (reply.losses, reply.kept_rounds) == ({}, [0] * CLIENTS)
     assert noised.evaluated(0.0).metrics == reply.metrics  # repeated: the same noise
     errors = noised.stolen_means() - noised.true_means()
@@ -107,7 +107,7 @@ def test_with_noise_a_server_learns_no_more_than_the_ledger_counts(tmp_path: Pat
 
 
 def test_a_spent_budget_leaves_noise_alone(tmp_path: Path) -> None:
-    """Of σ = 1 one release fits ε = 5. The second has nothing of the data, and the reason."""
+    """With σ = 1 one release fits ε = 5. The second has no data, and says why."""
     noised = site(tmp_path, "noised", max_epsilon=5.0)
     assert noised.evaluated(0.0).failed == {}
     reply = noised.evaluated(1.0)
@@ -143,7 +143,7 @@ def test_noise_is_sized_by_what_one_client_can_change(neighbours: str, deviation
 
 def test_a_server_refuses_errors_that_are_no_noise() -> None:
     errors = spec()
-    assert errors.fault({MSE: 1.0 + errors.deviation, kept(MSE): -errors.deviation}) is None
+    assert errors.fault({MSE: 1.0 + errors.deviation, of_kept(MSE): -errors.deviation}) is None
     assert "is not reported with noise" in str(errors.fault({Metric("mae"): 1.0}))
     for value in (1e30, -1e30, np.nan):
         assert "beyond clip and noise" in str(errors.fault({MSE: value}))

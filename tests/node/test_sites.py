@@ -377,6 +377,6 @@ def test_noise_of_masked_sums_needs_known_sites(tmp_path: Path) -> None:
         require_allowed(settings, alone)
     with pytest.raises(SettingsError, match=r"demands privacy\.min-noise = 3"):
         require_allowed(settings, Site(privacy=SitePrivacy(min_noise=3.0)))
-    known = SumPolicy(known=(Signer(bytes(range(32))).line,))
-    require_allowed(settings, alone.model_copy(update={"masked_sums": known}))
+    sum_policy = SumPolicy(known=(Signer(bytes(range(32))).line,))
+    require_allowed(settings, alone.model_copy(update={"masked_sums": sum_policy}))
     require_allowed(settings, Site())

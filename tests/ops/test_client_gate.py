@@ -199,8 +199,8 @@ def test_a_site_that_drains_begins_nothing(tmp_path: Path) -> None:
     ("answer", "message"),
     [
         (Ended("was ended by signal 9"), "the site's gate ended the order: was ended by signal 9"),
-        (b"\xff\x00 no message", "its answer is no message"),
-        (b"", "its answer is no message"),
+        (b"\xff\x00 no message", "its answer is not a message"),
+        (b"", "its answer is not a message"),
     ],
 )
 def test_a_process_that_fails_is_told(tmp_path: Path, answer: bytes | Ended, message: str) -> None:

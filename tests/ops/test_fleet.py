@@ -333,7 +333,7 @@ def test_files_are_looked_at_before_a_superlink_starts(
     empty = tmp_path / "empty"
     empty.touch()
     words = ["--sites=127.0.0.1:1", "--users=127.0.0.1:2", f"--certificate={empty}"]
-    with pytest.raises(SystemExit, match=rf"error: --ca {empty}: is no certificate"):
+    with pytest.raises(SystemExit, match=rf"error: --ca {empty}: is not a certificate"):
         fleet.main([*words, f"--key={empty}", f"--ca={empty}"])
     with pytest.raises(SystemExit):
         fleet.main([*words, f"--ca={empty}", "--key=absent"])

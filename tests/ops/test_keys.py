@@ -225,7 +225,7 @@ def test_a_node_name_must_be_fit_for_a_file(folder: Path, nodes: list[str], mess
 
 def test_a_folder_that_others_can_enter_is_refused(folder: Path) -> None:
     folder.mkdir(mode=0o755)
-    with pytest.raises(SettingsError, match=r"others may enter it \(mode 0755\).*chmod 700"):
+    with pytest.raises(SettingsError, match=r"other users may enter it \(mode 0755\).*chmod 700"):
         make_keys(folder, ["fl.example.org"], [])
     assert contents(folder) == {}
 
@@ -233,7 +233,7 @@ def test_a_folder_that_others_can_enter_is_refused(folder: Path) -> None:
 def test_a_file_in_place_of_the_folder_is_refused(folder: Path) -> None:
     folder.write_text("")
     folder.chmod(0o600)
-    with pytest.raises(SettingsError, match="is no folder"):
+    with pytest.raises(SettingsError, match="is not a folder"):
         make_keys(folder, [], ["harbour"])
 
 
@@ -312,7 +312,7 @@ def test_those_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     make_keys(tmp_path / "old", ["localhost"], [])
     ca, server = certificates_in(tmp_path / "old")
     assert warnings([ca, server, None]) == [server.line(datetime.now(UTC))]
-    with pytest.raises(SettingsError, match="no certificate there"):
+    with pytest.raises(SettingsError, match="holds no certificate"):
         certificates_in(tmp_path)
     (tmp_path / "x.pem").write_text("no")
     with pytest.raises(SettingsError, match=r"x\.pem: no certificate in PEM"):

@@ -1,6 +1,6 @@
 """Reads TensorBoard's event files, with every checksum: records by length, crc32c, content, crc32c.
 
-By the format's description (tensorflow/core/lib/io/record_writer.h); tensorboard itself is a large
+By the format's description (tensorflow/core/lib/io/record_writer.h), because tensorboard is a large
 program to install for a reader of forty lines.
 """
 

@@ -52,10 +52,10 @@ def make_run(
     by_round: Sequence[float] = (),
     **summary: Any,
 ) -> Path:
-    """Write a finished run; ``errors`` are the clients' test MSEs, None for one without.
+    """Write a finished run. errors: the clients' test MSEs, None for a client without.
 
     validation: the clients' validation MSEs, if not all are 0.3. by_round: the three rounds' mean
-    validation MSEs; default: 1, 1/2, and the mean of `validation` or 1/3.
+    validation MSEs, by default 1, 1/2, and the mean of `validation` or 1/3.
     """
     folder.mkdir(parents=True)
     chosen_by = validation or [0.3] * len(errors)
@@ -119,8 +119,8 @@ def shared(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
 
 def alone(folder: Path, errors: Sequence[float | None], **more: Any) -> Path:
     """Write a run that shared nothing."""
-    nothing = {"parameters_up": 0, "parameters_down": 0, "method": "solo"}
-    return make_run(folder, errors, **nothing | more)
+    no_traffic = {"parameters_up": 0, "parameters_down": 0, "method": "solo"}
+    return make_run(folder, errors, **no_traffic | more)
 
 
 def add_blocks(
@@ -203,7 +203,7 @@ def make_classification_run(
     averages: bool = True,
     **summary: Any,
 ) -> Path:
-    """Write a finished run of a classifier; ``accuracies`` are the clients' A_loc.
+    """Write a finished run of a classifier. accuracies: the clients' A_loc.
 
     averages: whether there is a model after averaging, a tenth worse than the clients' own.
     """

@@ -20,10 +20,10 @@ from tests.report.made_federation import MadeFederation
 COSTS = {"parameters_up": 1000, "parameters_down": 1, "bytes_up": 2, "bytes_down": 3}
 
 
-def made(
+def made_federation(
     metrics: dict[str, dict[Metric, float]], task: str = "sequence-classification", **settings: Any
 ) -> Any:
-    """A federation of these clients; Fed-REACT with two encoder rounds."""
+    """Return a federation of these clients under Fed-REACT with two encoder rounds."""
     federation = MadeFederation(metrics)
     config = {"task": task, "method": "fed-react", "encoder.rounds": 2, **settings}
     federation.settings = settings_from(config)
@@ -45,7 +45,7 @@ def make_sequence_run(
     names = [f"client-{number:03}" for number in range(clients)]
     truth = dict(zip(names, draws.permutation(np.arange(clients) % groups), strict=True))
     place = {"output.dir": str(folder.parent), "output.name": folder.name}
-    federation = made({name: {} for name in names}, task, **place, **settings)
+    federation = made_federation({name: {} for name in names}, task, **place, **settings)
     for key in federation.history.results:
         group = f"cluster-{truth[key.client] + 1}" if known_groups else ""
         federation.members.facts[key] = ClientFacts(100, group, 0.0)

@@ -26,8 +26,8 @@ def rows_by_method(*folders: Path) -> dict[str, list[str]]:
 
 
 def test_each_method_against_the_best_local_model(tmp_path: Path) -> None:
-    """Gains of 1 to 6% and a loss of 7%; gains of 1 to 7%. In 1% of the draws of seven clients the
-    loss is drawn four times or more and is their median, which 95% leaves out."""
+    """Gains of 1 to 6% and a loss of 7%, or gains of 1 to 7%. In 1% of the draws of seven clients
+    the loss is drawn four times or more and is their median, which 95% leaves out."""
     base = [1.0] * 7
     gains = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06]
     folders = [
@@ -122,7 +122,7 @@ def test_only_a_lower_error_is_better(tmp_path: Path) -> None:
 
 
 def test_each_client_has_the_rival_with_its_lowest_validation_error(tmp_path: Path) -> None:
-    """c0 takes naive (0.1 < 0.2): 0.5; c1 takes solo, though naive's test error is lower: 0.6."""
+    """c0 takes naive (0.1 < 0.2): 0.5. c1 takes solo, though naive's test error is lower: 0.6."""
     folders = [
         shared(tmp_path / "a", (0.4, 0.4)),
         alone(tmp_path / "b", (0.3, 0.6), validation=(0.2, 0.1), settings_digest="s"),
@@ -142,10 +142,10 @@ def test_a_client_without_an_error_is_not_better_off(tmp_path: Path) -> None:
 
 
 def test_seeds_meet_their_own_and_others_the_first(tmp_path: Path) -> None:
-    """Seed 0: both gain; seed 1 against solo's seed 1: none; seed 2 against solo's seed 0: one."""
+    """Both gain with seed 0, none with seed 1, and one with seed 2 against solo's seed 0."""
     folders = [
         *(shared(tmp_path / f"f{n}", (1, last), seed=n) for n, last in enumerate((1, 1, 3))),
-        *(alone(tmp_path / f"s{n}", (all_,) * 2, seed=n) for n, all_ in enumerate((2, 0.5))),
+        *(alone(tmp_path / f"s{n}", (error,) * 2, seed=n) for n, error in enumerate((2, 0.5))),
     ]
     group = compared(*folders)["fuels"]
     assert [run.summary["better_off"] for run in group.runs] == [1.0, 0.0, 0.5]

@@ -27,7 +27,7 @@ pytest.importorskip("tensorboardX")
 
 
 def test_the_readers_checksum() -> None:
-    # RFC 3720, B.4: 32 bytes of 0 have CRC32C 0x8a9136aa; masked as TensorFlow does it.
+    # RFC 3720, B.4: 32 bytes of 0 have CRC32C 0x8a9136aa, masked as TensorFlow does it.
     crc = 0x8A9136AA
     assert masked_crc(bytes(32)) == ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedproto_app.report.progress import GrowingFile, Progress
+from fedproto_app.report.progress import GrowingFile, Progress, keep_log
 from fedproto_app.report.task_report import report_for
 from tests.report.made_runs import classification_record, round_record
 
@@ -103,3 +103,10 @@ def test_a_classifier_shows_its_accuracies_in_percent() -> None:
     lines = shown(records, task="classification").splitlines()
     assert "loss 4.0000  val error % 50.0  A_loc % 25.0  0:39 left" in lines[1]
     assert "loss 2.0000  val error % 25.0  A_loc % 50.0  A_glo % 40.0  0:38 left" in lines[2]
+
+
+def test_a_log_for_which_there_is_no_room_raises_nothing(tmp_path: Path) -> None:
+    """It would hide the error with which the run ended."""
+    (tmp_path / "run.log").write_text("event=stopped")
+    (tmp_path / "flower.log").symlink_to("/dev/full")
+    keep_log(tmp_path / "run.log", tmp_path)

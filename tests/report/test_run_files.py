@@ -23,7 +23,7 @@ def test_texts_and_numbers_by_column(tmp_path: Path) -> None:
     table = read_table(file, ("client", "node", "group"))
     assert (table.clients, table.nodes, table.groups) == (["NA", "b"], ["n0", "n1"], ["", "office"])
     np.testing.assert_array_equal(table["samples"], [100.0, np.nan])
-    assert table.known("mse") == [0.5]
+    assert table.finite("mse") == [0.5]
     assert table.by_client("samples")["NA"] == 100.0
     with pytest.raises(FedProtoError, match=r"clients\.csv: no column 'mae'"):
         table["mae"]
@@ -32,7 +32,7 @@ def test_texts_and_numbers_by_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (HEAD + "a,n0,,100,0.5\nb,n0,,100,0.5x\n", "line 3, column 'mse': '0.5x' is no number"),
+        (HEAD + "a,n0,,100,0.5\nb,n0,,100,0.5x\n", "line 3, column 'mse': '0.5x' is not a number"),
         (HEAD + "a,n0,,100\n", "line 2 has 4 cells, and the first 5"),
         ("client,mse\na,0.5\n", "no column 'node'"),
         ("", "no column 'client'"),
@@ -47,7 +47,7 @@ def test_a_damaged_table_is_refused_with_its_place(tmp_path: Path, text: str, fa
 
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text('{"round": 1}\n[2]\n')
-    with pytest.raises(FedProtoError, match=r"rounds\.jsonl: cannot be read: '\[2\]' is no JSON"):
+    with pytest.raises(FedProtoError, match=r"rounds\.jsonl: cannot be read: '\[2\]' is not "):
         read_records(tmp_path / "rounds.jsonl")
 
 

@@ -27,7 +27,7 @@ def test_artefacts_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert run.summary["parameters_up_per_client_round"] == 768
     assert run.settings == {"a.b.c": 5.0}
     assert [record["round"] for record in read_rounds(folder)] == [1, 2, 3]
-    assert read_clients(folder).known("mse") == [0.5]
+    assert read_clients(folder).finite("mse") == [0.5]
 
 
 def test_a_damaged_artefact_is_named(tmp_path: Path) -> None:

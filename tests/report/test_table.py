@@ -26,8 +26,8 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def question(groups: list[Group]) -> Question:
-    (asked,) = questions(groups)
-    return asked
+    (only_question,) = questions(groups)
+    return only_question
 
 
 def lines_at(width: int, table: Table | FittingTable) -> list[str]:
@@ -110,12 +110,12 @@ def test_runs_with_other_data_have_a_table_of_their_own(tmp_path: Path) -> None:
         )
         for horizon in (1, 24) for beta in (10.0, 30.0)
     ]  # fmt: skip
-    asked = questions(grouped(*folders))
-    assert sorted(table.heading for table in map(comparison_table, asked)) == [
+    both = questions(grouped(*folders))
+    assert sorted(table.heading for table in map(comparison_table, both)) == [
         "toy, horizon 1",
         "toy, horizon 24",
     ]
-    assert [[row[0] for row in comparison_table(each).rows] for each in asked] == [
+    assert [[row[0] for row in comparison_table(q).rows] for q in both] == [
         ["fuels beta=10.0", "fuels beta=30.0"]
     ] * 2
 

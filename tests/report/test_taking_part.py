@@ -85,10 +85,10 @@ def test_one_rule(errors: Sequence[float | None], expected: str, tmp_path: Path)
 
 def test_right_answers_are_stated_with_who_gains(tmp_path: Path) -> None:
     """Clients alone are right in 80%, and together two in 90%, three in 80% and one in 75%."""
-    sent = {"method": "analytic", "parameters_up": 6, "parameters_down": 6}
-    together = make_classification_run(tmp_path / "a", (0.9, 0.9, 0.8, 0.8, 0.8, 0.75), **sent)
-    nothing = {"method": "solo", "parameters_up": 0, "parameters_down": 0}
-    rival = make_classification_run(tmp_path / "b", (0.8,) * 6, **nothing)
+    traffic = {"method": "analytic", "parameters_up": 6, "parameters_down": 6}
+    together = make_classification_run(tmp_path / "a", (0.9, 0.9, 0.8, 0.8, 0.8, 0.75), **traffic)
+    no_traffic = {"method": "solo", "parameters_up": 0, "parameters_down": 0}
+    rival = make_classification_run(tmp_path / "b", (0.8,) * 6, **no_traffic)
     (sentence,) = sentences(together, rival)
     assert (
         "with analytic (federated) 82.5% instead of 80.0% are right, the mean over 6 clients: "
@@ -149,11 +149,11 @@ def test_whether_it_is_the_model_is_open_until_it_ran_alone(tmp_path: Path) -> N
         "did not run without sharing: with kindred (federated) the median client's test MAE is "
     )
     sharing = {"kindred": {"sharing": "none"}, "method": "kindred"}
-    same = alone(
+    same_model = alone(
         tmp_path / "c", (0.8,) * 6, method="kindred", settings=sharing, settings_digest="c"
     )
-    (known,) = sentences(together, solo, same)
-    assert known.startswith("Federated learning pays")
+    (sentence,) = sentences(together, solo, same_model)
+    assert sentence.startswith("Federated learning pays")
 
 
 def test_a_client_whose_values_repeat_is_left_out(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_a_client_whose_values_repeat_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_label_has_only_what_its_kind_needs(tmp_path: Path) -> None:
-    """Two ways of sharing differ in a setting; alone there is one kindred. Of equally good ones the
-    default is chosen."""
+    """Two ways of sharing differ in a setting, but there is one local Kindred. Between equally good
+    ways, the default is chosen."""
     kinds = [(how, {"kindred": {"sharing": how}, "method": "kindred"}) for how in ("kin", "common")]
     folders = [
         shared(tmp_path / how, (0.5, 0.5), method="kindred", settings=table, settings_digest=how)
@@ -313,11 +313,11 @@ def test_it_is_read_of_a_runs_files(
     tmp_path: Path, make: Any, more: dict[str, Any], task: str, expected: float
 ) -> None:
     metrics, run = report_for(task).metrics, make(tmp_path / "a", **more)
-    errors = read_clients(run).known(metrics.kept_validation.column.name)
+    errors = read_clients(run).finite(metrics.kept_validation.column.name)
     assert validation_error(run, errors, metrics) == pytest.approx(expected)
 
 
-def known(columns: str, sharing: str = "none") -> dict[str, Any]:
+def columns_known(columns: str, sharing: str = "none") -> dict[str, Any]:
     """The settings of a run with Kindred that knows these columns in advance."""
     settings = {
         "method": "kindred",
@@ -333,10 +333,10 @@ def test_the_rival_of_shared_columns_has_the_same_columns(tmp_path: Path) -> Non
     takes off a fifth, but its validation error is higher."""
     worse = {"validation": (0.6,) * 7, "by_round": (0.6,) * 3}
     folders = [
-        alone(tmp_path / "a", (1.0,) * 7, **known(""), **worse),
-        shared(tmp_path / "b", (0.8,) * 7, **known("", "kin"), **worse),
-        alone(tmp_path / "c", (0.5,) * 7, **known("rain,heat")),
-        shared(tmp_path / "d", (0.45,) * 7, **known("rain,heat", "kin")),
+        alone(tmp_path / "a", (1.0,) * 7, **columns_known(""), **worse),
+        shared(tmp_path / "b", (0.8,) * 7, **columns_known("", "kin"), **worse),
+        alone(tmp_path / "c", (0.5,) * 7, **columns_known("rain,heat")),
+        shared(tmp_path / "d", (0.45,) * 7, **columns_known("rain,heat", "kin")),
     ]
     (sentence,) = sentences(*folders)
     assert sentence.startswith(
@@ -361,9 +361,9 @@ def test_the_rival_of_shared_columns_has_the_same_columns(tmp_path: Path) -> Non
 def test_withheld_errors_meet_totals_with_the_same_columns(tmp_path: Path) -> None:
     none = (None,) * 7
     folders = [
-        alone(tmp_path / "a", (1.0,) * 7, **known(""), mse=1.0),
-        alone(tmp_path / "c", (0.5,) * 7, **known("rain"), mse=0.5),
-        shared(tmp_path / "d", none, **known("rain", "kin"), mse=0.4),
+        alone(tmp_path / "a", (1.0,) * 7, **columns_known(""), mse=1.0),
+        alone(tmp_path / "c", (0.5,) * 7, **columns_known("rain"), mse=0.5),
+        shared(tmp_path / "d", none, **columns_known("rain", "kin"), mse=0.4),
     ]
     (sentence,) = sentences(*folders)
     assert "is 0.4, 20.0% lower than that of" in sentence
@@ -380,8 +380,8 @@ def test_withheld_errors_meet_totals_with_the_same_columns(tmp_path: Path) -> No
 )
 def test_columns_may_bring_nothing(errors: Sequence[float], expected: str, tmp_path: Path) -> None:
     folders = [
-        alone(tmp_path / "a", (1.0,) * len(errors), **known("")),
-        alone(tmp_path / "b", errors, **known("rain")),
+        alone(tmp_path / "a", (1.0,) * len(errors), **columns_known("")),
+        alone(tmp_path / "b", errors, **columns_known("rain")),
     ]
     (sentence,) = sentences(*folders)
     assert sentence.startswith(expected)

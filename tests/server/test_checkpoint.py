@@ -112,6 +112,9 @@ def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path, run: Path) 
     resumed(tmp_path, **{"nodes.start-deadline": 9.0})  # how long to wait may differ
 
 
+MASKED = {"method": "kindred", "kindred.sharing": "common", "aggregation.secure": True}
+
+
 @pytest.mark.parametrize(
     ("had", "stopped", "changes", "message"),
     [
@@ -127,6 +130,7 @@ def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path, run: Path) 
             r"patience = 1 ended it after round 2; .*0: any",
         ),
         ({}, "rounds", {"rounds": 3}, "has no intact checkpoint"),
+        (MASKED, "rounds", {**MASKED, "rounds": 2}, "rounds = 2, was 1: aggregation.secure = true"),
         (
             {"privacy.epsilon": 10.0},
             "rounds",

@@ -168,19 +168,41 @@ def test_a_run_for_some_sites_does_not_ask_others_or_wait_for_them(tmp_path: Pat
     federation.members.await_nodes(grid)
     assert labels(federation) == {"north"}
     assert {message.metadata.dst_node_id for message in grid.sent} == {1000, 1002}
-    assert reasons(federation) == ["nodes.names = 'north': the run is for other nodes"]
+    assert reasons(federation) == ["nodes.names = 'north': the run is not for 'east'"]
 
 
 def test_a_named_site_that_does_not_come_is_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", logger="flwr")
-    federation, grid = federation_of(tmp_path, "north", "west", **{"nodes.names": "north,south"})
+    nodes, registered = ["north", "west"], {1001: "west"}
+    federation, grid = federation_of(
+        tmp_path, *nodes, registered=registered, **{"nodes.names": "north,south"}
+    )
     federation.members.await_nodes(grid)
     assert labels(federation) == {"north"}
-    assert "event=missing node=south seconds=0.3" in caplog.text
+    assert 'event=missing node=south seconds=0.3 nodes="north, west"' in caplog.text
+
+    federation, grid = federation_of(
+        tmp_path, *nodes, registered=registered, **{"nodes.names": "suoth"}
+    )
+    message = "suoth did not come, and this server knows north, west; fedproto nodes list"
+    with pytest.raises(FederationError, match=message):
+        federation.members.await_nodes(grid)
     with pytest.raises(SettingsError, match=r"nodes\.names = 'a,a': 'a' is named twice"):
         small_settings(tmp_path, **{"nodes.names": "a,a"})
+
+
+def test_a_resumed_run_waits_for_the_nodes_that_are_named_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation, grid = federation_of(tmp_path, "north", "west")
+    federation.members.await_nodes(grid)
+    later, grid = federation_of(tmp_path, "north", "west", **{"nodes.names": "north"})
+    later.recall(federation.memory())
+    later.members.await_nodes(grid)
+    assert labels(later) == {"north"}
+    assert "event=missing" not in caplog.text
 
 
 def test_a_node_whose_app_breaks_may_still_join(tmp_path: Path) -> None:

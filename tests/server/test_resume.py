@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import Message, MessageType
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.experiments.invariants import apart, everything
 from fedproto_app.report.artefacts import RunFolder, settings_digest
-from fedproto_app.report.runs import read_rounds
+from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.server.checkpoint import stored_settings
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
-from tests.helpers.local_grid import LocalGrid, small_settings
+from tests.helpers.local_grid import BAD_NODE, LocalGrid, small_settings
 from tests.helpers.reported import fields_of, reported_metrics, with_fields, with_metric
 
 ERRORS = [3.0, 1.0, 2.0, 2.0, 0.5, 0.4]  # of validation, by round: the least of four is in round 2
@@ -137,6 +137,28 @@ def test_power_that_fails_may_cost_lines_but_not_the_run(tmp_path: Path, complet
     file.write_bytes(b"".join(all_lines[:complete]) + all_lines[complete][:100])
     lines = read_rounds(play(tmp_path, method="solo", rounds=4))
     assert [line["round"] for line in lines] == [*range(1, complete + 1), 4]
+
+
+@pytest.mark.parametrize("method", ["kindred", "analytic"])
+def test_a_site_that_missed_a_closed_form_is_added_in_a_further_round(
+    tmp_path: Path, method: str
+) -> None:
+    """All clients end as if it had been there in time."""
+
+    def lose_its_reply(grid: LocalGrid) -> None:
+        grid.tamper = lambda node, reply: None if is_late(node, reply) else reply
+
+    def is_late(node: int, reply: Message) -> bool:
+        return node == BAD_NODE and reply.metadata.message_type == MessageType.TRAIN
+
+    changes = {"method": method, "keep": "last", "participation": 1.0}
+    expected = read_clients(play(tmp_path, "whole", **changes, rounds=1))
+    without = read_clients(play(tmp_path, change=lose_its_reply, **changes, rounds=1))
+    assert len(without.clients) < len(expected.clients)
+    added = read_clients(play(tmp_path, **changes, rounds=2))
+    assert added.by_client("mse") == expected.by_client("mse")
+    again = play(tmp_path, **changes, rounds=3)  # the stored settings have two rounds
+    assert len(read_rounds(again)) == 3
 
 
 def test_patience_is_remembered_and_a_run_that_lost_it_goes_on_with_more(tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_forecasts_have_the_decimals_of_the_data(values: list[float], decimals: 
 
 
 def test_forecasts_of_what_is_never_negative_end_at_zero(tmp_path: Path) -> None:
-    """Both the train part and the new values must not be negative; errors of the run stay."""
+    """Both the train part and the new values must not be negative. The run's errors stay."""
     frame = made_series()
     frame["low"] = (frame["gappy"] - frame["gappy"].min()).round(1).fillna(0.0)
     frame["below"] = frame["low"] - 10
@@ -242,23 +242,23 @@ def test_forecasts_of_what_is_never_negative_end_at_zero(tmp_path: Path) -> None
 
 
 def test_days_that_never_had_a_value_get_no_forecast(tmp_path: Path) -> None:
-    """Forecasts beyond a Sunday are those from a series in which the Sunday is missing."""
+    """Forecasts beyond a Sunday equal those from a series without the Sunday."""
     days = pd.date_range("2024-01-01", periods=7 * 16, freq="D", name="date")  # from a Monday on
     shop = pd.Series(np.random.default_rng(5).uniform(20, 30, len(days)).round(1), index=days)
     shop[days.day_of_week == 6] = np.nan
     pd.DataFrame({"closed": shop, "open": shop.ffill()}).to_csv(tmp_path / "shops.csv")
     _, folder = train_on(tmp_path / "shops.csv", tmp_path, **{"data.period": 7})
     state, (closed, always_open) = open_state(folder), histories(tmp_path / "shops.csv")
-    (prediction, other), _ = forecast(state, [closed, always_open], 10)
+    (prediction, second), _ = forecast(state, [closed, always_open], 10)
     assert np.flatnonzero(np.isnan(prediction.values)).tolist() == [6]
     assert all(np.isnan(limit[6]) for limit in prediction.limits.values())
-    assert np.isfinite(other.values).all()
-    assert reasons_for_gaps([prediction, other]) == {
+    assert np.isfinite(second.values).all()
+    assert reasons_for_gaps([prediction, second]) == {
         "closed": "no forecast on Sundays, as none ever had a value",
         "open": None,
     }
-    known = np.concatenate([closed.values, prediction.values[:9]])
-    assert one_step(state, replace(closed, values=known)) == pytest.approx(prediction.values[9])
+    extended = np.concatenate([closed.values, prediction.values[:9]])
+    assert one_step(state, replace(closed, values=extended)) == pytest.approx(prediction.values[9])
     text = io.StringIO()
     write_csv([prediction], text)
     assert text.getvalue().splitlines()[7] == "2024-04-28,,,,,"
@@ -280,15 +280,15 @@ def test_clients_that_cannot_be_forecast_are_left_out_with_the_reason(
 def test_a_short_history_reaches_before_its_first_value(
     trained: tuple[NodeState, list[ClientSeries]],
 ) -> None:
-    """Before its first value stands the first value of the same phase that is there."""
+    """Values before the first are replaced by the first value of the same phase."""
     state, (gappy, late, _) = trained
     short = late.part(len(late.values) - PERIOD - 1)
     places = np.arange(PERIOD + 1 - LOOKBACK, PERIOD + 1)
     phases = np.where(places < 0, places % PERIOD, places)
-    whole = replace(short, values=short.values[phases], start=short.end - LOOKBACK)
+    long_enough = replace(short, values=short.values[phases], start=short.end - LOOKBACK)
     # In one cohort with a client that has enough.
     (_, by_reach), (_, by_values) = (
-        forecast(state, [gappy, client], 9)[0] for client in (short, whole)
+        forecast(state, [gappy, client], 9)[0] for client in (short, long_enough)
     )
     assert by_reach.values == pytest.approx(by_values.values)
     newest = late.part(len(late.values) - 1)  # a single value
@@ -391,7 +391,7 @@ DAY = {"data.horizon": PERIOD, "method": "fedavg"}
 
 @pytest.mark.parametrize("calendar", ["phase", "week"])
 def test_a_period_at_once_is_what_the_model_says_by_hand(tmp_path: Path, calendar: str) -> None:
-    """Two blocks of H with their times; the second block uses the values of the first."""
+    """Two blocks of H with their times, where the second uses the values of the first."""
     data = tmp_path / "sites.csv"
     made_series().to_csv(data)
     _, folder = train_on(data, tmp_path, **DAY, **{"data.calendar": calendar})

@@ -41,12 +41,12 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> NodeState:
 
 @pytest.fixture(scope="module")
 def series() -> ClientSeries:
-    """A client whose values have reached their end, and four further steps of what is known."""
+    """A client whose values have reached their end, and columns that go on for four steps."""
     return weather_series(settings_from(CHANGES).data)[0].with_future(FUTURE)
 
 
 def test_a_forecast_follows_what_is_known(state: NodeState, series: ClientSeries) -> None:
-    """The last value of what remains without the response, and the response to the future."""
+    """The last value minus the response, and the response to the future."""
     record = state.store.record(series.name)
     assert record.response["columns"] == ["temperature", "promotion"]
     std = TrainedSeries.read(record.scale, series.name).scale.std
@@ -61,8 +61,8 @@ def test_the_order_of_columns_and_others_do_not_matter(
     state: NodeState, series: ClientSeries
 ) -> None:
     turned = np.insert(series.known[:, ::-1], 0, np.nan, axis=1)
-    other = replace(series, known=turned, columns=("wind", "promotion", "temperature"))
-    (first,), (second,) = (forecast(state, [of_one], 4)[0] for of_one in (series, other))
+    reordered = replace(series, known=turned, columns=("wind", "promotion", "temperature"))
+    (first,), (second,) = (forecast(state, [of_one], 4)[0] for of_one in (series, reordered))
     assert first.values.tolist() == second.values.tolist()
 
 
@@ -70,21 +70,21 @@ def test_forecasts_end_at_0_and_empty_times_have_none(
     state: NodeState, series: ClientSeries
 ) -> None:
     """A promotion ends with the last value, and no value is far enough from 0 for that."""
-    known = series.known.copy()
-    known[-5:] = [[5, 1], *[[5, 0]] * 4]
+    columns = series.known.copy()
+    columns[-5:] = [[5, 1], *[[5, 0]] * 4]
     values = np.full(len(series.values), 0.1)
     values[3::PERIOD] = np.nan  # the last of the four steps is at 3 o'clock
-    [result], _ = forecast(state, [replace(series, values=values, known=known)], 4, levels=[80])
+    [result], _ = forecast(state, [replace(series, values=values, known=columns)], 4, levels=[80])
     np.testing.assert_array_equal(result.values, [0, 0, 0, np.nan])
     assert result.limits["lo-80"][0] == 0
-    [below], _ = forecast(state, [replace(series, values=-values, known=known)], 1)
+    [below], _ = forecast(state, [replace(series, values=-values, known=columns)], 1)
     assert below.values[0] < -1
 
 
 def changed(series: ClientSeries, row: int, column: int) -> ClientSeries:
-    known = series.known.copy()
-    known[row, column] = np.nan
-    return replace(series, known=known)
+    columns = series.known.copy()
+    columns[row, column] = np.nan
+    return replace(series, known=columns)
 
 
 HINT = "; give a table that has it with --covariates (in Python: future or X_df)"
@@ -114,7 +114,7 @@ def test_what_is_missing_of_the_future_is_named(state: NodeState, series: Client
 HOURS = pd.date_range("2024-03-04", periods=15 * 24 + 3, freq="h")
 
 
-def made(number: int) -> pd.DataFrame:
+def made_frame(number: int) -> pd.DataFrame:
     """A client whose load answers to rain and temperature, and three hours of the future."""
     rng = np.random.default_rng(number)
     heat, sky = rng.normal(10, 5, len(HOURS)), rng.choice(["rain", "sun"], len(HOURS))
@@ -125,7 +125,7 @@ def made(number: int) -> pd.DataFrame:
     )
 
 
-WITH = pd.concat([made(number) for number in range(3)])
+WITH = pd.concat([made_frame(number) for number in range(3)])
 IS_FUTURE = WITH["ds"] >= HOURS[-3]
 PAST, FUTURE_ROWS = WITH[~IS_FUTURE], WITH[IS_FUTURE].drop(columns="y")
 
@@ -164,8 +164,8 @@ def test_frames_of_the_future(fitted: Forecaster) -> None:
 
 def test_past_rows_fill_what_newer_values_lack(fitted: Forecaster) -> None:
     """The past of a table does not replace the past of the data."""
-    other = WITH.assign(heat=WITH["heat"].where(IS_FUTURE, 99)).drop(columns="y")
-    assert values(fitted.predict(new_df=PAST, X_df=other)) == values(
+    other_past = WITH.assign(heat=WITH["heat"].where(IS_FUTURE, 99)).drop(columns="y")
+    assert values(fitted.predict(new_df=PAST, X_df=other_past)) == values(
         fitted.predict(X_df=FUTURE_ROWS)
     )
     lacking = PAST.assign(heat=PAST["heat"].mask(PAST["ds"] >= HOURS[-7]))
@@ -265,7 +265,7 @@ def test_runs_without_such_columns_need_no_table(
     fedproto: Fedproto,
     folder: Path,
 ) -> None:
-    for calendar, other in (("none", ""), ("year", " other than those of the time")):
+    for calendar, except_time in (("none", ""), ("year", " other than those of the time")):
         plain = Forecaster(method="naive", calendar=calendar).fit(PAST)
         assert np.isfinite(plain.predict()["y_hat"]).all()
         option = ("--covariates", folder / "future.csv")
@@ -273,7 +273,7 @@ def test_runs_without_such_columns_need_no_table(
         assert refused.code == 2
         assert refused.err == (
             "error: --covariates: the models were trained without columns known in advance"
-            f"{other}; leave it out\n"
+            f"{except_time}; leave it out\n"
         )
         assert hint(plain.run_) == "--out next.csv"
 

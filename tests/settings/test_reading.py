@@ -64,6 +64,14 @@ def test_flat_and_nested_are_the_same() -> None:
             {"nodes.enough": 0.4},
             ["nodes.enough = 0.4: then more", "than nodes.maximum-failed-share = 0.5 allows"],
         ),
+        (
+            {"nodes.names": "office,depot", "nodes.minimum": 3},
+            ["nodes.minimum = 3: more than the 2 of nodes.names = 'office,depot'"],
+        ),
+        (
+            {"nodes.names": ["a", "b"], "method": "fedavg", "aggregation.secure": True},
+            ["nodes.names = 'a,b': a masked sum needs aggregation.secure-minimum = 3 nodes"],
+        ),
         ({"data.backtest": "6/5"}, ["data.backtest = '6/5'", "the number of windows, such as 2/5"]),
         ({"data.lags": "7,x"}, ["data.lags = '7,x'", "auto, or whole numbers above 0 between"]),
         ({"data.lags": "48,2"}, ["data.lags = '48,2': 2 must be above data.close-window = 3"]),
@@ -188,7 +196,7 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "unused"),
+    ("table", "unused"),
     [
         ({"method": "kindred", "rounds": 60}, ["rounds = 60"]),
         ({"method": "kindred", "rounds": 1, "seed": 3}, []),
@@ -199,8 +207,8 @@ def test_a_beta_over_100_is_fine_as_an_absolute_threshold() -> None:
         ({**SEQUENCES, "sequence.batch-size": 3}, []),
     ],
 )  # fmt: skip
-def test_settings_without_effect_are_named(given: dict[str, Any], unused: list[str]) -> None:
-    assert unused_settings(given, settings_from(given)) == unused
+def test_settings_without_effect_are_named(table: dict[str, Any], unused: list[str]) -> None:
+    assert unused_settings(table, settings_from(table)) == unused
 
 
 def test_a_wrong_key_of_another_method_is_refused() -> None:
@@ -210,14 +218,14 @@ def test_a_wrong_key_of_another_method_is_refused() -> None:
 
 
 def test_known_columns_do_not_go_with_every_run() -> None:
-    known = {"data.known": "temperature"}
+    columns = {"data.known": "temperature"}
     with pytest.raises(SettingsError, match="its clients see each other's values"):
-        settings_from({**known, "method": "fcgcn"})
+        settings_from({**columns, "method": "fcgcn"})
     noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
-    private = settings_from({**known, **noise, "method": "fedavg"})
+    private = settings_from({**columns, **noise, "method": "fedavg"})
     with pytest.raises(SettingsError, match="sharing = 'none' sends nothing"):
         privacy_plan(private)
-    alone = {**known, **noise, "method": "fedavg", "response.sharing": "none"}
+    alone = {**columns, **noise, "method": "fedavg", "response.sharing": "none"}
     assert privacy_plan(settings_from(alone))
 
 

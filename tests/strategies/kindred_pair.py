@@ -175,13 +175,26 @@ def _features(inputs: Floats, settings: Settings) -> Floats:
     hours = np.eye(data.period)[times % data.period]
     plain = np.concatenate([older - newest, newest, hours], axis=1)
     draws = torch_stream(settings.seed, "random features")
-    directions = torch.randn(plain.shape[1], 2, width, generator=draws).double().numpy()
+    in_waves = np.delete(plain, _further_lags(settings), axis=1)
+    directions = torch.randn(in_waves.shape[1], 2, width, generator=draws).double().numpy()
     shifts = 2 * np.pi * torch.rand(2, width, generator=draws).double().numpy()
     blocks = [plain]
     for scale, shift, direction in zip((1.0, 0.5), shifts, directions.swapaxes(0, 1), strict=True):
-        direction[: values.shape[1]] *= scale / np.sqrt(values.shape[1])
-        blocks.append(np.sqrt(2) * np.cos(plain @ direction + shift) / np.sqrt(width))
+        past = in_waves.shape[1] - data.period
+        direction[:past] *= scale / np.sqrt(past)
+        blocks.append(np.sqrt(2) * np.cos(in_waves @ direction + shift) / np.sqrt(width))
     return np.concatenate(blocks, axis=1)
+
+
+def _further_lags(settings: Settings) -> list[int]:
+    """Return the features that are values no whole number of the look-back's periods ago."""
+    data = settings.data
+    return [
+        data.close_window - 1 + number * data.horizon + step
+        for number, distance in enumerate(data.distances)
+        if distance not in data.periodic_distances
+        for step in range(data.horizon)
+    ]
 
 
 def _nearness(days: Floats) -> Floats:
@@ -201,46 +214,51 @@ def _families(
 ) -> list[tuple[float, list[Floats]]]:
     """Return the candidates by family, each with the family's prior weight.
 
-    (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀), 0 for waves that are left out. The values are the close
-    ones and, for each step ahead, those so many periods before, the oldest first.
+    (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀), 0 for waves and further lags that are left out. The values
+    are the close ones and, for each step ahead, those so far before, the oldest first.
     """
     width, steps = client_means[1].shape
-    close, before = settings.data.close_window, settings.data.periodic_window
-    values, days = close + before * steps, settings.data.period
+    close, distances = settings.data.close_window, settings.data.distances
+    before = [n for n, far in enumerate(distances) if far in settings.data.periodic_distances]
+    values, days = close + len(distances) * steps, settings.data.period
     plain = values + days
     last = np.zeros((width, steps))
     season, mean = last.copy(), last.copy()
     for step in range(steps):  # the newest of the close values is no feature of its own
-        for number in range(before):
-            mean[close - 1 + number * steps + step, step] = 1 / before
-        season[close - 1 + (before - 1) * steps + step, step] = 1
+        for number in before:
+            mean[close - 1 + number * steps + step, step] = 1 / len(before)
+        season[close - 1 + before[-1] * steps + step, step] = 1
+    further = _further_lags(settings)
+    omitted: list[list[int]] = [[], further] if further else [[]]
 
-    def fit(problem: Any, value: float, calendar: float, wave: float, toward: Floats) -> Floats:
+    def fit(
+        problem: Any, value: float, calendar: float, wave: float, toward: Floats, omit: list[int]
+    ) -> Floats:
         penalties = np.repeat([value, calendar, wave], [values, days, width - plain])
-        kept_features = plain if wave == np.inf else width
+        used = np.delete(np.arange(plain if wave == np.inf else width), omit)
         coefficients = np.zeros_like(client_means[1])
-        ridge = problem[0][:kept_features, :kept_features] + np.diag(penalties[:kept_features])
-        right = (
-            problem[1][:kept_features] + penalties[:kept_features, None] * toward[:kept_features]
-        )
-        coefficients[:kept_features] = np.linalg.solve(ridge, right)
+        ridge = problem[0][np.ix_(used, used)] + np.diag(penalties[used])
+        right = problem[1][used] + penalties[used, None] * toward[used]
+        coefficients[used] = np.linalg.solve(ridge, right)
         return coefficients
 
     def one_penalty(problems: Any, penalties: list[float]) -> tuple[float, list[Floats]]:
         return 1.0, [
-            fit(problem, penalty, penalty, wave, last)
+            fit(problem, penalty, penalty, wave, last, omit)
             for problem in problems
             for penalty in penalties
             for wave in (penalty, np.inf)
+            for omit in omitted
         ]
 
     def blocks(problems: Any, pairs: Any, waves: Any, drawn: Any) -> tuple[float, list[Floats]]:
         return 1.0, [
-            fit(problem, *pair, wave, toward)
+            fit(problem, *pair, wave, toward, omit)
             for problem in problems
             for pair in pairs
             for wave in waves
             for toward in drawn
+            for omit in omitted
         ]
 
     pairs = [(1e-2, 1e-2), (1e-2, 1), (1, 1e-2), (1, 1)]

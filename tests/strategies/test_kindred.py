@@ -264,10 +264,10 @@ def test_courses_are_for_several_steps_where_models_learn_weeks(
 # --- both halves ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("horizon", [1, 3])
-def test_client_and_server_together_are_the_formulas(horizon: int) -> None:
+@pytest.mark.parametrize(("horizon", "lags"), [(1, ""), (3, ""), (1, "5,28"), (3, "28")])
+def test_client_and_server_together_are_the_formulas(horizon: int, lags: str) -> None:
     series = tiny_series()
-    pair = KindredPair(**{"data.horizon": horizon})
+    pair = KindredPair(**{"data.horizon": horizon, "data.lags": lags})
     fitted = pair.fitted(series)
     for row, expected in enumerate(by_hand(pair, series)):
         np.testing.assert_allclose(fitted[row].T, expected, rtol=1e-4, atol=1e-5)
@@ -675,6 +675,21 @@ def test_waves_are_bounded_and_of_two_scales() -> None:
     for scale, block in ((1.0, slice(5, 5 + width)), (0.5, slice(5 + width, None))):
         kernel = math.exp(-(scale**2) * float(distance) / 2)
         assert float(first[block] @ second[block]) == pytest.approx(kernel, abs=0.06)
+
+
+def test_waves_are_those_without_further_lags() -> None:
+    """A lag of 28 steps is further than the three of whole periods, and first among them."""
+    learners = [tiny_learner("kindred", **{**SMALL, "data.lags": lags}) for lags in ("", "28")]
+    few, many = (learner.model for learner in learners)
+    samples = torch.randn(1, 5, learners[1].task.layout.width, generator=torch.Generator())
+    samples[..., -1] = 3.0  # the phase
+    close = learners[1].task.layout.close
+    fewer = torch.cat([samples[..., :close], samples[..., close + 1 :]], dim=-1)
+    assert many.is_further.nonzero().tolist() == [[close - 1]]
+    torch.testing.assert_close(
+        many.encode({}, samples)[..., many.plain_width :],
+        few.encode({}, fewer)[..., few.plain_width :],
+    )
 
 
 def test_a_forecast_is_the_newest_value_and_what_the_coefficients_add() -> None:

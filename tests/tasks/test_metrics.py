@@ -17,13 +17,15 @@ from fedproto_app.report.forecasting import report
 from fedproto_app.report.runs import group_runs, read_clients, read_run
 from fedproto_app.report.table import clients_table, comparison_columns
 from fedproto_app.report.task_report import report_for
-from fedproto_app.tasks.forecasting.metrics import FORECASTING, kept
+from fedproto_app.tasks.forecasting.metrics import FORECASTING, of_kept
 from fedproto_app.tasks.forecasting.task import TASK_CLASSES, CohortSamples, ForecastingTask
 from fedproto_app.tasks.metrics import Field, Figure
 from fedproto_app.tasks.table import task_class
 
 SMAPE = Metric("smape")
-DECLARED = Figure(kept(SMAPE), column=Field("smape", "sMAPE"), summary=(Field("smape", "sMAPE"),))
+DECLARED = Figure(
+    of_kept(SMAPE), column=Field("smape", "sMAPE"), summary=(Field("smape", "sMAPE"),)
+)
 WITH_SMAPE = replace(FORECASTING, figures=(*FORECASTING.figures, DECLARED))
 
 

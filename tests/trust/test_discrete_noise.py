@@ -122,9 +122,9 @@ def test_the_stated_epsilon_is_that_of_the_exact_distribution(deviation: int) ->
     loss = moved**2 / (LEAST * deviation**2)
     epsilon = epsilon_of(loss, DELTA)
     reach = 12 * deviation * LEAST
-    one = np.exp(-(np.arange(-reach, reach + 1.0) ** 2) / 2 / deviation**2)
+    one_noise = np.exp(-(np.arange(-reach, reach + 1.0) ** 2) / 2 / deviation**2)
     size = 2 * LEAST * reach + 1
-    of_sum = np.fft.irfft(np.fft.rfft(one / one.sum(), size) ** LEAST, size)
+    of_sum = np.fft.irfft(np.fft.rfft(one_noise / one_noise.sum(), size) ** LEAST, size)
     gained = (of_sum[moved:] - math.exp(epsilon) * of_sum[:-moved]).clip(min=0).sum()
     assert gained == pytest.approx(DELTA, rel=1e-3)
 

@@ -94,7 +94,7 @@ def test_a_node_whose_clients_moved_far_more_than_usual_is_named() -> None:
 def test_a_node_that_steps_against_most_others_is_named() -> None:
     """Five nodes step right, two of them a little upwards. Others step left, up, or hardly left."""
 
-    def named(*steps: tuple[float, float]) -> set[str]:
+    def outliers(*steps: tuple[float, float]) -> set[str]:
         start = {"w": floats(1, 1)}
         replies = {
             f"n{row}": Reply(["c"], [1], arrays={"w": start["w"] + floats(*step)})
@@ -103,12 +103,12 @@ def test_a_node_that_steps_against_most_others_is_named() -> None:
         return set(opposed_steps(replies, dict.fromkeys(replies, start), start.keys()))
 
     agree = [(1.0, 0.0), (2.0, 0.0), (0.5, 0.0), (1.0, 0.2), (1.0, 0.2)]
-    assert named(*agree, (-1.0, 0.0)) == {"n5"}
-    assert named(*agree, (-0.01, 0.0)) == {"n5"}  # a direction, whatever the length
-    assert named(*agree, (0.0, 1.0), (-0.25, 1.0), (0.0, 0.0)) == set()  # cosines 0.2, -0.05, 0
-    assert named(*agree, (-1.0, 0.0), (-1.0, 0.1)) == {"n5", "n6"}  # one of six is like each
-    assert named(*agree, *[(-1.0, 0.0)] * 4) == set()  # three of eight are, too many
-    assert named(*agree[:3], (-1.0, 0.0)) == set()  # four nodes
+    assert outliers(*agree, (-1.0, 0.0)) == {"n5"}
+    assert outliers(*agree, (-0.01, 0.0)) == {"n5"}  # a direction, whatever the length
+    assert outliers(*agree, (0.0, 1.0), (-0.25, 1.0), (0.0, 0.0)) == set()  # cosines 0.2, -0.05, 0
+    assert outliers(*agree, (-1.0, 0.0), (-1.0, 0.1)) == {"n5", "n6"}  # one of six is like each
+    assert outliers(*agree, *[(-1.0, 0.0)] * 4) == set()  # three of eight are, too many
+    assert outliers(*agree[:3], (-1.0, 0.0)) == set()  # four nodes
 
 
 # --- sizes far beyond the others' -----------------------------------------------------------------

@@ -97,9 +97,11 @@ class CsvFile(TableFile):
         in_texts = style == "texts" or (style == "comma" and self.delimiter == ",")
         kinds: dict[int, Any] = dict.fromkeys(columns.read if in_texts else (), "str")
         empty_end = [self.head.index] if self.head.index == len(self.head.names) - 1 else []
-        names = [*columns.parts(columns.clients), *empty_end]  # "NA" may be a country's code
-        # pandas takes places for names, its stubs do not.
-        missing: Any = {p: [""] if p in names else MISSING for p in (*columns.read, *empty_end)}
+        used = [*columns.read, *empty_end]
+        # "NA" may be a country's code. pandas takes places for names, its stubs do not. It looks a
+        # list of missing values up once, but a dictionary for each column.
+        names = [*columns.parts(columns.clients), *empty_end]
+        missing: Any = {p: [""] if p in names else MISSING for p in used} if names else MISSING
         first = 0
         try:
             for block in _checked(text, self.head, self.delimiter, columns):
@@ -110,14 +112,15 @@ class CsvFile(TableFile):
                         sep=self.delimiter,
                         decimal="," if style == "comma" and not in_texts else ".",
                         names=range(len(self.head.names)),
-                        usecols=list(missing),
+                        usecols=used,
                         dtype=kinds,
                         na_values=missing,
                         header=None,
                         index_col=False,
                         keep_default_na=False,
                         skip_blank_lines=False,  # in one column such a line is a missing value
-                        skipinitialspace=True,
+                        # Blanks before a cell matter only to quotation marks and take pandas long.
+                        skipinitialspace=b'"' in block,
                         encoding="utf-8",
                         low_memory=False,
                     )
@@ -331,6 +334,12 @@ def delimiter_of(lines: list[str], where: str, decimal: Decimal = "auto") -> str
         raise DataError(
             f"{where}: cells could be separated by {' or '.join(names)}; set data.delimiter to one "
             "of them"
+        )
+    has_signs = any(sign in line for line in lines for sign in DELIMITERS.values())
+    if not has_signs and all(len(line.split()) > 1 for line in lines):
+        raise DataError(
+            f"{where}: cells seem to be separated by blanks; write the table with commas, in R "
+            "with write.csv"
         )
     # Titles above a table have other cells than its last lines.
     of_last = [sign for sign in DELIMITERS.values() if _cuts_evenly(lines[len(lines) // 2 :], sign)]

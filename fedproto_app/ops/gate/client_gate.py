@@ -156,7 +156,7 @@ class Gate:
         try:
             app_reply = from_bytes(answer)
         except Exception as error:  # the bytes are not trusted
-            raise Ended(f"its answer is no message: {shown(repr(error))}") from None
+            raise Ended(f"its answer is not a message: {shown(repr(error))}") from None
         # The run's code must not choose the recipient, or the message that it answers.
         if app_reply.has_error():
             return refusal(message, f"the app failed: {shown(app_reply.error.reason or '')}")

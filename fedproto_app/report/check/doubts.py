@@ -46,11 +46,11 @@ Vector = NDArray[np.float64]
 
 
 def doubts_about_gain(series: Sequence[ClientSeries]) -> list[str]:
-    """Return which clients repeat others, so that what they gain by sharing is no gain."""
+    """Return which clients repeat others, so that their gain from sharing is not real."""
     clients = [client for client in series if len(client.values)]
     totals = [f"{name} is the sum of {listed(parts)}" for name, parts in totals_among(clients)]
     doubt = (
-        "a total repeats its parts, so what it gains by sharing is no gain; leave it out "
+        "a total repeats its parts, so its gain from sharing is not real; leave it out "
         "(data.clients selects the clients)"
     )
     return [*_copies(clients), *([f"{', and '.join(totals)}: {doubt}"] if totals else [])]
@@ -72,9 +72,9 @@ def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) 
 
 def _codes(clients: Iterable[ClientSeries]) -> list[str]:
     """Name values such as -999 that repeat far outside the others."""
-    found = [(c.name, code, count) for c in clients for code, count in codes_in(c.values)]
-    parts = [f"{code:g} comes {count} times in {name}" for name, code, count in found]
-    codes = ",".join(dict.fromkeys(f"{code:g}" for _, code, _ in found))
+    repeated_codes = [(c.name, code, count) for c in clients for code, count in codes_in(c.values)]
+    parts = [f"{code:g} comes {count} times in {name}" for name, code, count in repeated_codes]
+    codes = ",".join(dict.fromkeys(f"{code:g}" for _, code, _ in repeated_codes))
     doubt = f"if it stands for a missing value, --set data.missing-values={codes} leaves it out"
     return [f"{listed(parts)}, far from the other values: {doubt}"] if parts else []
 
@@ -210,11 +210,11 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
         ),
         *most_affected(
             {name: steps for name, steps in short.items() if 2 * steps > longest},
-            "up to {:.0f} steps shorter than the longest, so with less to learn from",
+            "up to {:.0f} steps shorter than the longest, so there is less to learn from",
         ),
         *most_affected(
             {name: share for name, share in gaps.items() if 3 * share > 1},
-            "up to {:.0%} of the values are missing, and errors are of the others",
+            "up to {:.0%} of the values are missing, and errors cover the others",
         ),
     ]
 
@@ -227,7 +227,7 @@ def _little_history(clients: Sequence[ClientSeries], settings: DataSettings) -> 
     return most_affected(
         {name: number for name, number in days.items() if number < _FEWEST_VALIDATED},
         "too little history for 95% intervals, whose widths come from a validation part of {:.1f} "
-        "days: they may hold far fewer of the next values, or more",
+        "days: they may hold far fewer or more of the next values",
         lambda number: -number,
     )
 
@@ -240,8 +240,8 @@ def _copies(clients: Sequence[ClientSeries]) -> list[str]:
         for copy, first, shift in copies_among(clients)
     ]
     doubt = (
-        "what such clients gain by sharing is no gain; leave out all but one of them (data.clients "
-        "selects the clients)"
+        "the gain of such clients from sharing is not real; leave out all but one of them "
+        "(data.clients selects the clients)"
     )
     return [f"{listed(parts)}: {doubt}"] if parts else []
 
@@ -331,14 +331,14 @@ def totals_among(clients: Sequence[ClientSeries]) -> list[tuple[str, list[str]]]
     table = table[np.isfinite(table).all(axis=1)]
     if len(table) < _FEWEST_VALUES + 2 * count:
         return []
-    few = np.linspace(0, len(table) - 1, min(len(table), 1000 + 2 * count)).astype(int)
+    sampled_rows = np.linspace(0, len(table) - 1, min(len(table), 1000 + 2 * count)).astype(int)
     order = np.argsort(np.abs(table).mean(axis=0), kind="stable")
-    changes = np.diff(table[few][:, order], axis=0)
+    changes = np.diff(table[sampled_rows][:, order], axis=0)
     basis, parts, totals = np.zeros_like(changes), list[int](), list[tuple[str, list[str]]]()
     for place, values in enumerate(changes.T):
-        known, size = basis[:, : len(parts)], float(np.linalg.norm(values))
-        rest = values - known @ (known.T @ values)
-        if size and np.linalg.norm(rest) <= _SUM_ERROR * size:
+        span, size = basis[:, : len(parts)], float(np.linalg.norm(values))
+        residual = values - span @ (span.T @ values)
+        if size and np.linalg.norm(residual) <= _SUM_ERROR * size:
             weights = np.linalg.lstsq(changes[:, parts], values)[0]
             summed = [part for part, weight in zip(parts, weights, strict=True) if weight > 0.5]
             error = np.linalg.norm(values - changes[:, summed].sum(axis=1))
@@ -346,8 +346,8 @@ def totals_among(clients: Sequence[ClientSeries]) -> list[tuple[str, list[str]]]
                 names = [clients[order[part]].name for part in sorted(summed, key=order.item)]
                 totals.append((clients[order[place]].name, names))
                 continue
-        if np.linalg.norm(rest) > _SMALLEST_REST * size:
-            basis[:, len(parts)] = rest / np.linalg.norm(rest)
+        if np.linalg.norm(residual) > _SMALLEST_REST * size:
+            basis[:, len(parts)] = residual / np.linalg.norm(residual)
             parts.append(place)
     return totals
 
@@ -359,9 +359,8 @@ def _giants(clients: Sequence[ClientSeries]) -> list[str]:
     sizes = {client.name: float(np.nanmean(np.abs(client.values))) for client in clients}
     lengths = {client.name: float(np.isfinite(client.values).sum()) for client in clients}
     in_units = (
-        "{}: its values are on average {:.0f} times those of the median client, so a mean over "
-        "clients of errors in the data's units is mostly of this client; MSE and MASE count all "
-        "alike"
+        "{}: its values are on average {:.0f} times those of the median client, so it "
+        "dominates the mean of errors in the data's units; MSE and MASE count all clients alike"
     )
     longer = (
         "{}: it has {:.0f} times the values of the median client; where models are averaged, "

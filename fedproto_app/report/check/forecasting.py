@@ -219,7 +219,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
         [
             *_summary(clients, data, why),
             *_calendar(sources),
-            *_known(sources, settings.data),
+            *_known_columns(sources, settings.data),
             *(("newcomer", line) for line in newcomers[:MOST_LISTED]),
             *(("note", note) for note in notes_of(sources)),
         ],
@@ -243,7 +243,9 @@ def _calendar(sources: Sequence[ClientSeries]) -> list[tuple[str, Cell]]:
     return [("times", "; ".join(list(words)[:MOST_LISTED]))] if words else []
 
 
-def _known(sources: Sequence[ClientSeries], settings: DataSettings) -> list[tuple[str, Cell]]:
+def _known_columns(
+    sources: Sequence[ClientSeries], settings: DataSettings
+) -> list[tuple[str, Cell]]:
     """Return the number of columns known in advance, and until when all clients have them."""
     columns = sources[0].columns
     if not columns:
@@ -327,8 +329,8 @@ def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
     )
     lines += most_affected(
         {client.name: oddities.ratio for client, oddities in odd if oddities.is_spread},
-        f"the deviation of the test part is over {LARGEST_RATIO:g} times that of the train part, "
-        "or as much below (at most ×{:.2g})",
+        f"the deviations of test and train part differ by a factor over {LARGEST_RATIO:g} "
+        "(at most ×{:.2g})",
         lambda ratio: max(1 / ratio if ratio else np.inf, ratio),
     )
     return lines

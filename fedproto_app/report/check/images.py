@@ -56,7 +56,7 @@ class Partition:
         return counts
 
     @property
-    def held(self) -> NDArray[np.bool_]:
+    def has_class(self) -> NDArray[np.bool_]:
         """Whether a client trains on a class at some stage, [N, C]."""
         return np.stack([table.any(axis=0) for table in self.train.values()])
 
@@ -159,7 +159,7 @@ def _class_rows(pool: ImagePool, partition: Partition | None) -> list[Sequence[C
         ("test", _counts(pool.test.labels, pool)),
     ]
     if partition is not None:
-        columns += [("dealt", partition.dealt), ("clients", partition.held.sum(axis=0))]
+        columns += [("dealt", partition.dealt), ("clients", partition.has_class.sum(axis=0))]
     texts = [[title, *map(str, counts)] for title, counts in columns]
     return list(zip(("class", *pool.classes), *texts, strict=True))
 
@@ -212,8 +212,8 @@ def _partition_facts(pool: ImagePool, partition: Partition) -> list[tuple[str, C
     for part in ("train", "validation", "test"):
         images = np.concatenate([table.sum(axis=1) for table in getattr(partition, part).values()])
         facts.append((f"  {part}", f"{span(images)} images a client and stage"))
-    facts.append(("  classes", f"{span(partition.held.sum(axis=1))} a client over its stages"))
-    holders, rarest = partition.held.sum(axis=0), thirds(partition.dealt)[2][::-1]
+    facts.append(("  classes", f"{span(partition.has_class.sum(axis=1))} a client over its stages"))
+    holders, rarest = partition.has_class.sum(axis=0), thirds(partition.dealt)[2][::-1]
     if tail := [f"{pool.classes[label]}: {holders[label]}" for label in rarest]:
         facts.append(("  tail", f"clients with the rarest classes: {listed(tail)}"))
     return facts

@@ -105,8 +105,8 @@ def check(settings: Settings, all_rows: bool) -> Checked:
     Findings(rows, facts, refused, warnings).print(all_rows)
     usable = dealing is not None and len(dealing.refused) < len(dealing.clients)
     dealt = _charts(dealing, pool) if dealing is not None and pool.classes else ()
-    own = {"data.clusters.scheme": "given"} if data.clusters.scheme == "given" else {}
-    return Checked(usable, own, charts=dealt if pool.classes else None)
+    proposed = {"data.clusters.scheme": "given"} if data.clusters.scheme == "given" else {}
+    return Checked(usable, proposed, charts=dealt if pool.classes else None)
 
 
 def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:
@@ -237,15 +237,15 @@ def _scheme(settings: DataSettings) -> str:
 def _unused(pool: SequencePool, settings: DataSettings) -> list[str]:
     """Return a hint if the chosen scheme leaves parts of the source unused."""
     if settings.clusters.scheme == "given":
-        return [] if pool.clients is not None else ["the source names no clients: one has them all"]
+        return [] if pool.clients is not None else ["the source names no clients, so one has all"]
     offered = {
         "clients": pool.clients is not None,
         "test part": pool.is_test is not None,
         "sequences without a label": not pool.has_target.all(),
     }
     unused = [title for title, is_offered in offered.items() if is_offered]
-    given = "--set data.clusters.scheme=given"
-    return [f"{given} takes the source's own {' and '.join(unused)}"] if unused else []
+    setting_text = "--set data.clusters.scheme=given"
+    return [f"{setting_text} takes the source's own {' and '.join(unused)}"] if unused else []
 
 
 def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
@@ -257,9 +257,9 @@ def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
     if shares[strongest] < _TELLING:
         return []
     return [
-        f"{shares[strongest]:.0%} of the variance of the mean of {pool.dimensions[strongest]!r} "
-        "over a sequence is between classes, but scaling sequence removes it, except for closed "
-        "forms: try --set data.sequences.scaling=none or client"
+        f"classes explain {shares[strongest]:.0%} of the variance of the sequences' mean "
+        f"{pool.dimensions[strongest]!r}, which scaling sequence removes, except for closed forms: "
+        "try --set data.sequences.scaling=none or client"
     ]
 
 
@@ -282,7 +282,7 @@ def _dealing_facts(
         sizes_of_part = np.array([len(client.parts[title]) for client in clients])
         facts.append((title, _a_client(sizes_of_part)))
     if (unlabelled := np.array([client.unlabelled for client in clients])).any():
-        facts.append(("unlabelled", f"{_a_client(unlabelled)}, for methods that learn from such"))
+        facts.append(("unlabelled", f"{_a_client(unlabelled)}, for methods that learn from them"))
     if pool.classes:
         distinct = (class_counts(clients, len(pool.classes)) > 0).sum(axis=1)
         facts.append(("classes", f"{span(distinct)} a client"))

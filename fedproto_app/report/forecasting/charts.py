@@ -45,10 +45,10 @@ _log = logging.getLogger(__name__)
 
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
     """Return the sections that the runs' artefacts allow. See `TaskReport.sections`."""
-    most = _MOST_CHOICES if len(runs) > 1 else _MOST_OF_ONE_RUN
+    max_clients = _MOST_CHOICES if len(runs) > 1 else _MOST_OF_ONE_RUN
     return [
         *_steps(runs, first),
-        *_forecasts(runs, first, most),
+        *_forecasts(runs, first, max_clients),
         *response_sections(runs[first]),
         *_divergences(runs, first),
     ]
@@ -81,8 +81,8 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
         if label in shown and (folder / "steps.csv").exists():
             table = read_table(folder / "steps.csv")
             steps, errors = table["step"], table["mse_median"]
-            if (known := np.isfinite(errors)).any():
-                lines.append(Line(label, steps[known], errors[known], look=place))
+            if (is_finite := np.isfinite(errors)).any():
+                lines.append(Line(label, steps[is_finite], errors[is_finite], look=place))
     if not lines:
         return []
     line = next((line for line in lines if line.label == first), lines[0])
@@ -101,13 +101,13 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
     return [Section("Error by step ahead", about, [chart])]
 
 
-def _forecasts(runs: Mapping[str, Path], first: str, most: int = 3) -> list[Section]:
+def _forecasts(runs: Mapping[str, Path], first: str, max_clients: int = 3) -> list[Section]:
     """Return the section on the last periods of the first run's clients, at most so many.
 
     Without room for all, the clients are evenly taken from the best to the worst.
     """
     try:
-        forecasts, settings = forecasts_beside({first: runs[first], **runs}, most)
+        forecasts, settings = forecasts_beside({first: runs[first], **runs}, max_clients)
     except (FedProtoError, OSError) as error:
         _log.info("%s: no forecasts to show: %s", runs[first], error)
         return []
@@ -122,7 +122,7 @@ def _forecasts(runs: Mapping[str, Path], first: str, most: int = 3) -> list[Sect
         f"The end of a client's test part; forecasts are {times}. Of 100 true values about "
         f"{narrow} should lie inside the dark band of {first}, {wide} inside the light one."
     )
-    clients = len(ranked_clients(runs[first], most=_MOST_CLIENTS))
+    clients = len(ranked_clients(runs[first], max_clients=_MOST_CLIENTS))
     if len(charts) < clients:
         about += f" Shown are {len(charts)} of {clients} clients, from the best to the worst."
     names = [title.replace("client ", "") for title in forecasts]
@@ -130,7 +130,7 @@ def _forecasts(runs: Mapping[str, Path], first: str, most: int = 3) -> list[Sect
 
 
 def forecasts_beside(
-    runs: Mapping[str, Path], most: int = 3
+    runs: Mapping[str, Path], max_clients: int = 3
 ) -> tuple[dict[str, dict[str, Forecast]], Settings]:
     """Return several runs' forecasts for the same clients, and the first run's settings.
 
@@ -141,7 +141,7 @@ def forecasts_beside(
     from safetensors import SafetensorError
 
     first = next(iter(runs.values()))
-    titles = ranked_clients(first, most)
+    titles = ranked_clients(first, max_clients)
     by_title: dict[str, dict[str, Forecast]] = {title: {} for title in titles.values()}
     first_settings: Settings | None = None
     for label, folder in list(runs.items())[:_MOST_METHODS]:
@@ -185,8 +185,8 @@ def _forecast(
                 bands if shown is first else {},
             )
         )  # fmt: skip
-    known = np.isfinite(first.truth)
-    inside = (np.abs(first.truth - first.forecast) <= first.half_widths)[:, known].mean(axis=1)
+    is_finite = np.isfinite(first.truth)
+    inside = (np.abs(first.truth - first.forecast) <= first.half_widths)[:, is_finite].mean(axis=1)
     shares = "true values " + ", ".join(
         f"{share:.0%} in the {level}% band" for level, share in zip(LEVELS, inside, strict=True)
     )

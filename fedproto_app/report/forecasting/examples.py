@@ -70,11 +70,12 @@ class Forecast:
     floor: float = -np.inf
 
 
-def ranked_clients(run_dir: Path, most: int = 3) -> dict[str, str]:
+def ranked_clients(run_dir: Path, max_clients: int = 3) -> dict[str, str]:
     """Return titles of the clients with the best, the median and the worst test MSE, by client.
 
-    More of `most` clients follow by name, evenly taken over their errors. A title has the group if
-    known: "best client c3 (office)". With fewer than three clients, there are fewer titles.
+    Further clients follow by name, evenly taken over their errors, up to `max_clients`. A title has
+    the group if known: "best client c3 (office)". With fewer than three clients, there are fewer
+    titles.
 
     Raises `FedProtoError` if no client was evaluated.
     """
@@ -85,11 +86,13 @@ def ranked_clients(run_dir: Path, most: int = 3) -> dict[str, str]:
     last = len(clients) - 1
     ranks = {last // 2: "median", last: "worst", 0: "best"}  # with few clients, "best" wins
     more = (
-        set(np.linspace(0, last, min(most, len(clients))).astype(int)) if most > len(ranks) else ()
+        set(np.linspace(0, last, min(max_clients, len(clients))).astype(int))
+        if max_clients > len(ranks)
+        else ()
     )
-    others = sorted(set(more) - set(ranks), key=clients.__getitem__)
+    in_between = sorted(set(more) - set(ranks), key=clients.__getitem__)
     titles = {}
-    for place in (*sorted(ranks), *others[: max(0, most - len(ranks))]):
+    for place in (*sorted(ranks), *in_between[: max(0, max_clients - len(ranks))]):
         client = clients[place]
         rank, group = f"{ranks[place]} " if place in ranks else "", errors[client].group
         titles[client] = f"{rank}client {client}" + (f" ({group})" if group else "")

@@ -28,7 +28,7 @@ from fedproto_app.tasks.forecasting.metrics import (
     BLOCK_METRICS,
     FORECASTING,
     LEVELS,
-    kept,
+    of_kept,
     step_metric,
 )
 from fedproto_app.tasks.metrics import error_text, percent_text, short_text
@@ -116,7 +116,7 @@ class ForecastingReport(TaskReport):
 
 def _steps_table(results: Results) -> dict[str, list[Row]]:
     rows: list[Row] = [STEP_COLUMNS]
-    while values := metric_values(results, kept(step_metric(len(rows) - 1))):
+    while values := metric_values(results, of_kept(step_metric(len(rows) - 1))):
         present = [value for value in values if not isnan(value)]  # see `ForecastingTask.judge`
         rows.append([len(rows), mean_of(present), statistic_of(np.median, present)])
     return {"steps.csv": rows} if len(rows) > 1 else {}

@@ -81,7 +81,7 @@ def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
         order = np.argsort(-counts, kind="stable")
     columns = {label: (first, f"accuracy_{model}") for label, model in _MODELS.items()}
     if len(tables) > 1:
-        has_own = any(table.known("accuracy_local") for table in tables.values())
+        has_own = any(table.finite("accuracy_local") for table in tables.values())
         column = "accuracy_local" if has_own else "accuracy_global"
         columns = {label: (table, column) for label, table in tables.items()}
     by_label = {}

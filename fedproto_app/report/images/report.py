@@ -111,12 +111,12 @@ class ClassificationReport(TaskReport):
     def run_rows(self, summary: Record) -> list[tuple[str, str]]:
         """Return figures in percent, as "own / averaged" where a row has both models."""
         models = [("own model", "local"), ("averaged model", "global")]
-        kept = f"test accuracy, kept model ({kept_model(summary)})"
+        kept_title = f"test accuracy, kept model ({kept_model(summary)})"
         rows = [
             ("test accuracy, own model (A_loc)", _percent(summary["accuracy_local"])),
             ("test accuracy, averaged model (A_glo)", _percent(summary["accuracy_global"])),
             ("test accuracy, clients of a round (A_sel)", _percent(summary["accuracy_selected"])),
-            (kept, _percent(summary["accuracy_kept"])),
+            (kept_title, _percent(summary["accuracy_kept"])),
         ]
         for inference, accuracy in summary["by_inference"].items():
             values = (accuracy[model] for _, model in models)

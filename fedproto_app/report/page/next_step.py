@@ -35,8 +35,8 @@ def next_step(question: Question, chosen: Candidate | None) -> NextStep:
         return _run_alone(question.groups[0])
     if all(alone):
         return _run_together(question.groups[0])
-    rivals = [group.known for group in question.groups if group.is_alone]
-    if unfair := [g for g in question.groups if not g.is_alone and g.known not in rivals]:
+    rivals = [group.known_columns for group in question.groups if group.is_alone]
+    if unfair := [g for g in question.groups if not g.is_alone and g.known_columns not in rivals]:
         return _run_alone(unfair[0])
     return NextStep("Compare the runs client by client:", _compare(question))
 
@@ -95,7 +95,7 @@ def _run_alone(group: Group) -> NextStep:
     run = group.runs[0]
     sharing = f"{group.method}.sharing"
     changes = [f"{sharing}=none" if sharing in known_settings(run) else "method=solo"]
-    if group.known:
+    if group.known_columns:
         changes.append("response.sharing=none")
     return NextStep(
         f"Run {group.method} without sharing, then compare: only that shows whether a gain comes "
@@ -110,7 +110,7 @@ def _run_together(group: Group) -> NextStep:
     changes = [f"method={method}"]
     if (sharing := f"{method}.sharing") in defaults_of(method):
         changes.append(f"{sharing}={defaults_of(method)[sharing]}")
-    if group.known:
+    if group.known_columns:
         changes.append("response.sharing=all")
     return NextStep(
         f"Nothing was shared yet. Run {method} with all clients, then compare:",

@@ -51,7 +51,9 @@ class SequenceReport(TaskReport):
             **{f"{name}_rounds": mean_of(line[name] for line in rounds) for name in in_use},
             "rand_index": _last(value for _, value in rand),
             "rand_index_rounds": mean_of(value for _, value in rand),
-            "rand_index_settled": settled([(number - first + 1, value) for number, value in rand]),
+            "rand_index_settled": settled_round(
+                [(number - first + 1, value) for number, value in rand]
+            ),
             "forgetting_factor_rounds": mean_of(_method_figures(rounds, "forgetting_factor")),
             "clusters": _last(_method_figures(rounds, "clusters")),
         }
@@ -60,11 +62,11 @@ class SequenceReport(TaskReport):
         """Return a row for each figure that the method has."""
         metrics, test = self.metrics, f"test {self._title(self.metrics.latest)}"
         name, validation = metrics.latest.round.name, metrics.validation.round.name
-        named = (metrics.latest, metrics.validation)
+        shown_before = (metrics.latest, metrics.validation)
         further = [
             (f"test {self._title(figure)}, last round", field.name)
             for figure in metrics.figures
-            if figure.metric == Metric(figure.metric.name) and figure not in named
+            if figure.metric == Metric(figure.metric.name) and figure not in shown_before
             for field in figure.summary
         ]
         rows = [
@@ -90,11 +92,11 @@ class SequenceReport(TaskReport):
 
     def in_words(self, summary: Record) -> str:
         """Return the result of the models that clients end with."""
-        kept = self.metrics.kept
-        if summary[kept.summary[0].name] is None:
+        figure = self.metrics.kept
+        if summary[figure.summary[0].name] is None:
             return WITHHELD
-        value = self._texts(summary, kept.summary[0].name)
-        return f"The clients' mean test {self._title(kept)} is {value}"
+        value = self._texts(summary, figure.summary[0].name)
+        return f"The clients' mean test {self._title(figure)} is {value}"
 
     def curves(self, rounds: Sequence[Record]) -> dict[str, list[float | None]]:
         """Return accuracies as fractions, or errors in the data's units."""
@@ -132,7 +134,7 @@ class SequenceRegressionReport(SequenceReport):
     metrics = NUMBERS
 
 
-def settled(rand_indices: Sequence[tuple[int, float | None]]) -> int | None:
+def settled_round(rand_indices: Sequence[tuple[int, float | None]]) -> int | None:
     """Return the round since when the Rand index has been 1, None if it ends below 1.
 
     rand_indices: rounds in order with their Rand index. Rounds without an index do not count.

@@ -23,9 +23,9 @@ class AnalyticSettings(Section):
 
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "`none` is each client's own solution, `federated` one of all clients, `shrunk` its "
-        "own pulled towards that, and `clustered` also towards [clients whose classes mean the"
-        " same](closed-forms.md#clusters)",
+        "each client's solution is its own (`none`), that of all clients (`federated`), its own "
+        "pulled towards that of all (`shrunk`), or also towards [its "
+        "cluster's](closed-forms.md#clusters) (`clustered`)",
     )
     penalty: Positive = setting(
         1.0,
@@ -40,14 +40,14 @@ class AnalyticSettings(Section):
     eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
-        "random filters of images (8 values each), or half of the [features of "
+        "filters of images (8 values each), or half of the [features of "
         "sequences](closed-forms.md#classes)",
         f"1 … {MOST_FEATURES}",
     )
     prior: Prior = setting(
         "own",
-        "class frequencies of a client's own solution: its own, or equal, which finds rare "
-        "classes more often",
+        "class frequencies of a client's solution: its own, or equal, which finds rare classes "
+        "more often",
     )
 
     guess_rounds: CountOrZero = setting(

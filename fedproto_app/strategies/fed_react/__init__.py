@@ -21,40 +21,36 @@ class FedReactSettings(Section):
 
     clusters: CountOrZero = setting(
         3,
-        "number of clusters (C). 0 chooses by silhouette in each round, not for `ifca` and `flsc`",
+        "number of clusters (C, 0: by silhouette in each round, not for `ifca` and `flsc`)",
     )
     samples: CountOrZero = setting(64, "labelled samples per client and round (|M_t|, 0: all)")
     penalty: Positive = setting(1.0, "weight of errors against the head's norm: the SVM's C")
     clustering: Literal["evolutionary", "snapshot"] = setting(
         "evolutionary",
-        "clusters that remember the past (Fed-REACT, Algorithm 2), or of the round alone "
-        "(Fed-REACT, Algorithm 3)",
+        "Fed-REACT, Algorithm 2, whose clusters remember the past, or Fed-REACT, Algorithm 3",
     )
     similarity: HeadSimilarity = setting(
         "cosine",
-        "cosine of heads, cosine without the mean head, sizes of class rows (centred), or "
-        "predictions on random walks",
+        "[how heads are compared](fed-react.md#clusters)",
     )
     forgetting: Forgetting = setting(
         "adaptive",
-        "share of the past in similarities (α_t, Fed-REACT, eq. 3): AFFECT as printed, as in "
-        "its toolbox, the mean of all rounds, or fixed",
+        "[share of the past in similarities](fed-react.md#clusters) (α_t, Fed-REACT, eq. 3)",
         "`adaptive toolbox all-rounds`, or 0 … 1",
     )
     overlap: Count = setting(2, "clusters that a client of `flsc` belongs to", "1 … `clusters`")
     affect_iterations: Count = setting(5, "iterations at most (Fed-REACT, Algorithm 4)")
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = setting(
         "kalman",
-        "smoothing of a cluster's head over the rounds (`mean` is A1, `forgetting` A2, "
-        "`kalman` A3)",
+        "[smoothing of a cluster's head](fed-react.md#the-head-of-a-cluster) over the rounds",
     )
     process_variance: Positive = setting(0.01, "initial q of EM")
     measurement_variance: Positive = setting(0.1, "initial r of EM")
     em_iterations: CountOrZero = setting(5, "steps of EM per round (0: q and r stay as set)")
     history: Literal["unchanged", "all"] = setting(
         "unchanged",
-        "remember and send heads from rounds with unchanged members (Fed-REACT, Algorithm 2, "
-        "line 10), or all",
+        "remember and send heads of rounds with unchanged members (Fed-REACT, Algorithm 2, "
+        "line 10), or of all rounds",
     )
 
     @property

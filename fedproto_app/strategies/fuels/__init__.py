@@ -44,7 +44,7 @@ class FuelsSettings(Section):
     filter_rate: Positive = setting(1.0, "learning rate of W, relative to the optimiser's")
     comparison: Literal["jsd", "random"] = setting(
         "jsd",
-        "positive clients by JSD and β, or as many random ones as a control",
+        "positive clients by JSD and β, or as a control as many at random",
     )
     renew_optimizer: bool = setting(
         False, "reset a client's optimiser after its first round with guidance"

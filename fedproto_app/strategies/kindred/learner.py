@@ -58,6 +58,10 @@ class RandomFeatureForecaster(Model):
     `courses` it also has `course_of_weekdays`. Then come, for each scale σ, `width` waves
     √2 · cos(u R + b) / √width of the others, with b uniform on the circle and R from N(0, 1), times
     σ/√(number of values) for values. Waves are bounded, so they cannot extrapolate.
+
+    further: the numbers of the layout's distances that are no whole periods away. Waves do not see
+    these values: a few waves fill a space of more values worse, and the others do most for the
+    forecast.
     """
 
     def __init__(
@@ -67,18 +71,25 @@ class RandomFeatureForecaster(Model):
         generator: torch.Generator,
         *,
         courses: bool = False,
+        further: Sequence[int] = (),
     ) -> None:
-        values = layout.values
-        self._layout, self.values = layout, values
-        in_waves = values + (layout.beside_width or 1)
+        self._layout, self.values = layout, layout.values
+        beside = layout.beside_width or 1
         self._courses = courses
-        self.plain_width = in_waves + courses * WEEK * 2 * _TURNS
+        self.plain_width = self.values + beside + courses * WEEK * 2 * _TURNS
         self.representation_dim = self.plain_width + len(_SCALES) * width
         self._amplitude = math.sqrt(2 / width) if width else 0.0
-        scale = torch.ones(in_waves, len(_SCALES))
-        scale[:values] = torch.tensor(_SCALES) * values**-0.5
-        draws = torch.randn(in_waves, len(_SCALES), width, generator=generator)
-        self._directions = (draws * scale.unsqueeze(2)).flatten(start_dim=1)
+        self.is_further = torch.zeros(self.plain_width, dtype=torch.bool)  # of the plain features
+        for number in further:
+            first = layout.close - 1 + number * layout.horizon
+            self.is_further[first : first + layout.horizon] = True
+        in_waves = ~self.is_further[: self.values + beside]
+        seen = int(in_waves.sum())
+        scale = torch.ones(seen, len(_SCALES))
+        scale[: seen - beside] = torch.tensor(_SCALES) * (seen - beside) ** -0.5
+        draws = torch.randn(seen, len(_SCALES), width, generator=generator)
+        self._directions = torch.zeros(len(in_waves), len(_SCALES) * width)
+        self._directions[in_waves] = (draws * scale.unsqueeze(2)).flatten(start_dim=1)
         self._phases = 2 * math.pi * torch.rand(len(_SCALES) * width, generator=generator)
 
     @property
@@ -151,6 +162,8 @@ STRENGTHS = (0.5, 10.0, 50.0)  # s: weights of a prior relative to the client's 
 # The weight of fits with priors at a young client, whose few days validate hardly anything. The
 # others have many times its history, which counts as at most this many times.
 YOUNG_BORROWS = 5.0
+
+LEAVES_OUT = 1e6  # added to the penalty of a feature that a fit leaves out
 
 VALUES_AT_ONCE = 2**22  # features or forecasts; bounds the memory
 
@@ -398,7 +411,8 @@ class Fits:
     """Ridge fits of several problems.
 
     The waves are eliminated once for each of their penalties. Without waves, their penalties are
-    ignored.
+    ignored. Every fit is made with the further lags and without, because where weeks do not repeat,
+    they only add noise.
     """
 
     def __init__(
@@ -406,6 +420,9 @@ class Fits:
     ) -> None:
         gram, moment = (torch.stack(parts) for parts in zip(*problems, strict=True))
         self._plain, self._values = model.plain_width, model.values
+        left_out = LEAVES_OUT * model.is_further.to(gram)
+        choices = [0 * left_out, left_out] if left_out.any() else [left_out]
+        self._added = torch.stack(choices)  # [1 or 2, p]
         if model.representation_dim == model.plain_width:
             waves = set()
         self._eliminated = {
@@ -424,6 +441,7 @@ class Fits:
         sizes = torch.tensor([self._values, self._plain - self._values], device=targets.device)
         plain = targets.new_tensor(pairs).repeat_interleave(sizes, dim=1)
         penalties = self._available((*waves, math.inf))
+        plain = self._with_and_without(plain)
         fits = [self._eliminated[penalty].solve(plain, targets) for penalty in penalties]
         yield _family([fit[..., :1, :, :] for fit in fits])
         yield _family([fit[..., 1:, :, :] for fit in fits])
@@ -435,9 +453,13 @@ class Fits:
         for penalty in penalties:
             for waves in self._available((penalty, math.inf)):
                 problem = self._eliminated[waves]
-                plain = problem.moment.new_full((1, self._plain), penalty)
+                plain = self._with_and_without(problem.moment.new_full((1, self._plain), penalty))
                 fits.append(problem.solve(plain, torch.zeros_like(problem.moment[:1])))
         return _family(fits)
+
+    def _with_and_without(self, penalties: Tensor) -> Tensor:
+        """Return the penalties [c, p], and those without the further lags if there are any."""
+        return torch.cat([penalties + added for added in self._added])
 
     def _available(self, waves: Sequence[float]) -> list[float]:
         return [penalty for penalty in waves if penalty in self._eliminated]
@@ -460,5 +482,12 @@ def random_features(settings: Settings, layout: WindowLayout) -> RandomFeatureFo
     """Return the model. Every process draws the same features."""
     draws = torch_stream(settings.seed, "random features")
     width = settings.method_table(KindredSettings).features
-    courses = settings.data.learns_weeks and layout.horizon > 1
-    return RandomFeatureForecaster(layout, width, draws, courses=courses)
+    data = settings.data
+    periodic = data.periodic_distances
+    return RandomFeatureForecaster(
+        layout,
+        width,
+        draws,
+        courses=data.learns_weeks and layout.horizon > 1,
+        further=[place for place, lag in enumerate(data.distances) if lag not in periodic],
+    )

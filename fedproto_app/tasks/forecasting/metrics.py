@@ -57,7 +57,7 @@ def is_step(name: str) -> bool:
     return re.fullmatch(f"{_STEP}[1-9][0-9]{{0,3}}", name) is not None
 
 
-def kept(metric: Metric) -> Metric:
+def of_kept(metric: Metric) -> Metric:
     return replace(metric, model=Model.KEPT)
 
 
@@ -68,16 +68,16 @@ _MASE_MEDIAN = Field("mase_median", "MASE", statistic=np.median)
 _BETTER_OFF = Field(BETTER_OFF, "better off %", percent_text, larger_is_better=True)
 
 _VALIDATION = Figure(VALIDATION_MSE, round=Field("validation_mse", "val MSE"))
-_KEPT_VALIDATION = Figure(kept(VALIDATION_MSE), column=Field("validation_mse"))
+_KEPT_VALIDATION = Figure(of_kept(VALIDATION_MSE), column=Field("validation_mse"))
 _KEPT_MODELS = Figure(
-    kept(MSE),
+    of_kept(MSE),
     column=Field("mse", "MSE"),
     round=Field("kept_test_mse"),
     summary=(_MEAN, _MEDIAN, _WORST),
 )
 # Clients are compared by absolute errors: their ratio is the same in the data's units.
 _KEPT_MAE = Figure(
-    kept(MAE),
+    of_kept(MAE),
     column=Field("mae", "MAE"),
     round=Field("kept_test_mae"),
     summary=(
@@ -91,18 +91,18 @@ _LAST = Figure(
     round=Field("test_mse", "test MSE"),
     summary=(Field("last_mse", "last MSE", only_wide=True, later=True),),
 )
-_MAE_UNITS = Figure(kept(MAE_UNITS), column=Field("mae_units"), summary=(Field("mae_units"),))
+_MAE_UNITS = Figure(of_kept(MAE_UNITS), column=Field("mae_units"), summary=(Field("mae_units"),))
 # The MAE over the mean absolute seasonal difference of the train part (Hyndman and Koehler 2006).
 # It is unknown if the train part hardly ever changes, for instance if it is constant.
 MASE = Figure(
-    kept(MAE_UNITS),
+    of_kept(MAE_UNITS),
     over=SEASONAL_DIFFERENCE.name,
     column=Field("mase", "MASE", short_text, only_wide=True),
     summary=(Field("mase", "MASE (mean)", only_wide=True), _MASE_MEDIAN),
 )
 # Σ|e| / Σ|y| over the test part. Unknown if all its values are 0.
 WAPE = Figure(
-    kept(MAE_UNITS),
+    of_kept(MAE_UNITS),
     over=MEAN_SIZE.name,
     column=Field("wape", "WAPE", short_text, only_wide=True),
     summary=(
@@ -116,7 +116,7 @@ def _interval(metric: Metric, title: str = "") -> Figure:
     """Return the figure of a coverage or a width. title: in the table of all clients."""
     name = metric.name.replace("-", "_")
     column = Field(name, title, percent_text, only_wide=True)
-    return Figure(kept(metric), column=column, summary=(Field(name),), jumps=True)
+    return Figure(of_kept(metric), column=column, summary=(Field(name),), jumps=True)
 
 
 FORECASTING = TaskMetrics(
@@ -125,7 +125,7 @@ FORECASTING = TaskMetrics(
         _KEPT_MODELS,
         _KEPT_MAE,
         Figure(
-            kept(RMSE_UNITS),
+            of_kept(RMSE_UNITS),
             column=Field("rmse_units", "RMSE (units)", short_text),
             summary=(Field("rmse_units"),),
         ),

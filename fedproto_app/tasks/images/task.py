@@ -69,8 +69,8 @@ def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
 
 
 def fixed_patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:
-    """Return a classifier on random filters, which are the same in every process."""
-    draws, section = torch_stream(settings.seed, "random filters"), settings.classification
+    """Return a classifier on fixed filters, which are the same in every process."""
+    draws, section = torch_stream(settings.seed, "filters"), settings.classification
     mirrored = section.augment and section.flip
     return RandomPatchClassifier(shape.inputs, len(shape.classes), filters, draws, mirrored)
 

@@ -88,15 +88,15 @@ def test_zeros_at_the_ends_last_longer_than_any_between() -> None:
 
 def test_copies_are_found_at_any_shift_with_few_other_values() -> None:
     rng = np.random.default_rng(1)
-    first, other = rng.normal(size=(2, 500)).round(1)
+    first, second = rng.normal(size=(2, 500)).round(1)
     mended = first.copy()
     mended[::50], mended[7:9] = 0.0, np.nan
     clients = [
         ClientSeries("first", first, start=1000),
-        ClientSeries("other", other, start=1000),
+        ClientSeries("other", second, start=1000),
         ClientSeries("mended", mended, start=1000),
         ClientSeries("moved", first[100:], start=1000),
-        ClientSeries("later", np.r_[other[:200], first[:300]], start=1000),
+        ClientSeries("later", np.r_[second[:200], first[:300]], start=1000),
     ]
     assert copies_among(clients) == [
         ("mended", "first", 0),
@@ -136,8 +136,8 @@ def test_totals_are_found_among_rounded_parts_and_other_totals() -> None:
     ]
     assert doubts_about_gain(clients)[0].startswith("west is the sum of a, b, and east is the sum")
     mean, noisy = (parts[0] + parts[1]) / 2, west + rng.normal(0, 3, 300)
-    others = [ClientSeries("mean", mean), ClientSeries("noisy", noisy), *clients[3:]]
-    assert totals_among(others) == []
+    not_summed = [ClientSeries("mean", mean), ClientSeries("noisy", noisy), *clients[3:]]
+    assert totals_among(not_summed) == []
     late = ClientSeries("late", parts[0], start=250)
     assert totals_among([*clients, late]) == []  # too few rows in common
 
@@ -163,8 +163,8 @@ def test_intervals_of_few_days_are_doubted_only_where_a_period_is_a_day() -> Non
     assert "a validation part of 3.0 days" in line
     longer = dataclasses.replace(series, values=wave(24, 72 + 720, noise=0.5))
     daily = dataclasses.replace(series, clock=DAILY)
-    counted = dataclasses.replace(series, clock=None)
-    assert [doubts_about_series([other], settings) for other in (longer, daily, counted)] == [
+    without_clock = dataclasses.replace(series, clock=None)
+    assert [doubts_about_series([case], settings) for case in (longer, daily, without_clock)] == [
         []
     ] * 3
 

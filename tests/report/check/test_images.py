@@ -13,7 +13,7 @@ from tests.helpers.real_data import real_data
 
 
 class Split:
-    """Images, some of them corrupt; remembers which images were requested."""
+    """Images, some of them corrupt, that remember which images were requested."""
 
     def __init__(self, labels: list[int], corrupt: tuple[int, ...] = ()) -> None:
         self.labels, self.corrupt = np.array(labels), corrupt
@@ -81,7 +81,7 @@ def test_a_given_partition_by_hand() -> None:
     assert dealing.test["b"].tolist() == [[1, 1, 0], [0, 0, 0]]
     assert dealing.validation["b"].sum() == 0
     assert dealing.dealt.tolist() == [3, 1, 1]
-    assert dealing.held.astype(int).tolist() == [[0, 0, 1], [1, 1, 0], [0, 0, 0]]
+    assert dealing.has_class.astype(int).tolist() == [[0, 0, 1], [1, 1, 0], [0, 0, 0]]
     assert dealing.refused == {"a": "no test image", "c": "no train image"}
 
 
@@ -93,7 +93,7 @@ def test_a_drawn_partition_follows_the_settings() -> None:
     assert tables.shape == (4, 3, 3)
     assert ((tables > 0).sum(axis=2) == 2).all()
     assert dealing.dealt.tolist() == tables.sum(axis=(0, 1)).tolist()
-    assert dealing.held.tolist() == (tables.sum(axis=1) > 0).tolist()
+    assert dealing.has_class.tolist() == (tables.sum(axis=1) > 0).tolist()
     assert dealing.refused == {}
     first_two = deal(pool, DataSettings(partition=chosen, max_clients=2), 0)
     assert list(first_two.train) == ["client-000", "client-001"]

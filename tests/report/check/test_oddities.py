@@ -59,7 +59,7 @@ def test_missing_values_are_none_and_near_none() -> None:
 
 
 def test_a_shift_between_train_and_test_by_hand() -> None:
-    """Train: 0 and 2 in turn (mean 1, deviation 1); test: 3 and 7 (mean 5, deviation 2)."""
+    """Train: 0 and 2 in turn (mean 1, deviation 1), test: 3 and 7 (mean 5, deviation 2)."""
     values = np.array([0.0, 2] * 9 + [3, 7])
     oddity = odd(values)
     assert (oddity.shift, oddity.ratio, oddity.largest) == (4, 2, 6)

@@ -94,7 +94,7 @@ def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_p
 def test_few_clients_and_long_periods_can_be_drawn(
     tmp_path: Path, period: int, clients: int
 ) -> None:
-    """The filter is drawn only if it has changed; one round at the usual rate is too short."""
+    """The filter is drawn only if it has changed. One round at the usual rate is too short."""
     moves = period == 60
     changes = {"data.period": period, "data.synthetic.clients": clients, "rounds": 1}
     _, run = simulated(tmp_path, **changes, **({"fuels.filter-rate": 50.0} if moves else {}))
@@ -276,8 +276,8 @@ def test_a_picture_shows_what_the_columns_change(
     assert len(row.values) == 8
     _, section = response_sections(run)
     assert len(section.choices) == len(section.charts) == 8
-    together, own, shared = section.charts[0].lines[:3]  # type: ignore[union-attr]
-    np.testing.assert_allclose(together.y, own.y + shared.y)
+    together, personal, shared = section.charts[0].lines[:3]  # type: ignore[union-attr]
+    np.testing.assert_allclose(together.y, personal.y + shared.y)
     assert shared.y.any() == (sharing == "all")
     flags = np.ones(3, dtype=bool)
     of_three = Response(Columns(np.ones((3, 3)), np.ones((3, 3)), flags, flags), ())

@@ -20,7 +20,7 @@ DATA = DataSettings(period=2, close_window=1, periodic_window=1, source="wide-cs
 
 
 def client(name: str, even: float, odd: float, start: int = 0, later: float = 0.0) -> ClientSeries:
-    """Two values in turn; from sample 14 on, the validation part, other ones."""
+    """Two values in turn, which differ from sample 14 on, where the validation part begins."""
     values = np.tile([float(even), float(odd)], 11)
     values[2 + 14 :] += later
     return ClientSeries(name, values, start=start)

@@ -100,7 +100,7 @@ def test_a_step_without_targets_is_missing_and_counts_nowhere(tmp_path: Path) ->
 
 
 def test_a_run_goes_on_where_a_client_has_no_target_at_a_step(tmp_path: Path) -> None:
-    """Of the test part of "steady" only the last value is there, which is a second target."""
+    """Client "steady" has only the last value of its test part, which is a second target."""
     frame = made_series()
     frame.iloc[-23:-1, 2] = np.nan
     frame.to_csv(tmp_path / "sites.csv")

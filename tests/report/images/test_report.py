@@ -151,7 +151,7 @@ def test_many_medium_and_few_count_all_clients_answers_to_the_classes_of_the_thi
 
 
 def test_the_balanced_accuracy_is_the_mean_over_the_classes_that_are_tested() -> None:
-    # ant 1 of 8, bee 4 of 8, dog 1 of 1; nobody tests cat. Of all 17 images 6 are right.
+    # ant 1 of 8, bee 4 of 8, dog 1 of 1, and nobody tests cat: 6 of 17 images are right.
     figures = summary(LONG_TAIL)
     assert figures["balanced_global"] == pytest.approx((1 / 8 + 1 / 2 + 1) / 3)
     assert figures["balanced_local"] == pytest.approx(2 / 3)  # ant and bee 1, dog 0

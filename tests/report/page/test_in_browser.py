@@ -155,7 +155,7 @@ def test_rows_are_filtered(page: Browser) -> None:
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def many_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report on 72 clients with six methods, whose forecasts can be chosen."""
     folder = tmp_path_factory.mktemp("many")
     draws = np.random.default_rng(0)
@@ -170,11 +170,13 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 768, 390])
-def test_it_fits_and_can_be_read(browser: Browser, many: Path, width: int, dark: bool) -> None:
+def test_it_fits_and_can_be_read(
+    browser: Browser, many_clients: Path, width: int, dark: bool
+) -> None:
     """Nothing scrolls sideways but tables, no text covers another, axe finds nothing to mend, and
     text has WCAG's contrast (AA, 4.5), in charts too."""
     browser.look(width, dark=dark)
-    browser.open(many)
+    browser.open(many_clients)
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")
     assert browser.run(OVERLAPS) == []
     assert browser.run(CUT) == []
@@ -186,19 +188,19 @@ def test_it_fits_and_can_be_read(browser: Browser, many: Path, width: int, dark:
 
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
 def test_the_first_screen_is_the_answer(
-    browser: Browser, many: Path, width: int, height: int
+    browser: Browser, many_clients: Path, width: int, height: int
 ) -> None:
     browser.look(width, height)
-    browser.open(many)
+    browser.open(many_clients)
     bottom = "document.querySelector('{}').getBoundingClientRect().bottom"
     for element in ("h1", ".lead", "header figure", ".next pre"):
         assert browser.run(bottom.format(element)) <= height, element
 
 
-def test_bars_name_their_clients(browser: Browser, many: Path) -> None:
+def test_bars_name_their_clients(browser: Browser, many_clients: Path) -> None:
     """By pointer and by keys."""
     browser.look(1280)
-    browser.open(many)
+    browser.open(many_clients)
     chart = "document.querySelector('.names .at-wide')"
     output = "document.querySelector('.names output').textContent"
     assert browser.run(output).startswith("Point at a bar")
@@ -208,7 +210,7 @@ def test_bars_name_their_clients(browser: Browser, many: Path) -> None:
         f"({chart}.querySelector('svg').getBoundingClientRect())"
     )
     assert browser.run(output).endswith("(72 of 72)")
-    browser.open(many)
+    browser.open(many_clients)
     browser.run(f"{chart}.focus()")
     assert browser.run(output).endswith("(1 of 72)")
     browser.press("ArrowRight")
@@ -217,7 +219,7 @@ def test_bars_name_their_clients(browser: Browser, many: Path) -> None:
 
 
 def test_a_client_is_chosen(browser: Browser, tmp_path: Path) -> None:
-    """Of three charts one is shown."""
+    """The page shows one of three charts."""
     chart = Lines("a", "A chart in words.", Axis("x"), Axis("y"), [], wide=True)
     section = Section("Forecasts", "About.", [chart] * 3, ["one", "two", "three"])
     with pytest.MonkeyPatch.context() as patch:

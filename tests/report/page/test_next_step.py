@@ -51,7 +51,7 @@ def test_the_next_step_follows_the_finding(
 
 
 def test_what_is_missing_is_run_first(tmp_path: Path) -> None:
-    """The same model alone, by its own setting or as solo; then something that shares."""
+    """First the same model alone, by its own setting or as solo, then a method that shares."""
     together = shared(tmp_path / "a", (0.5, 0.5), **kindred("kin"))
     solo = alone(tmp_path / "b", (1.0, 1.0), settings={"data": {"horizon": 24}})
     for folders in ([together], [together, solo]):
@@ -63,17 +63,17 @@ def test_what_is_missing_is_run_first(tmp_path: Path) -> None:
 
 
 def test_shared_columns_need_a_rival_with_the_same_columns(tmp_path: Path) -> None:
-    def made(name: str, known: str, sharing: str) -> Path:
+    def run_with(name: str, columns: str, sharing: str) -> Path:
         changes = kindred(sharing)
-        changes["settings"] |= {"data": {"known": known}, "response": {"sharing": "all"}}
-        changes["settings_digest"] += known
+        changes["settings"] |= {"data": {"known": columns}, "response": {"sharing": "all"}}
+        changes["settings_digest"] += columns
         make = alone if sharing == "none" else shared
         return make(tmp_path / name, (1.0,) * 7, **changes)
 
-    advised = step(made("a", "", "none"), made("b", "rain", "kin"))
+    advised = step(run_with("a", "", "none"), run_with("b", "rain", "kin"))
     assert advised.text.startswith("Run kindred without sharing")
     assert "b/settings.toml --set kindred.sharing=none --set response.sharing=none" in (
         advised.command
     )
-    together = step(made("c", "rain", "none"))
+    together = step(run_with("c", "rain", "none"))
     assert "--set kindred.sharing=kin --set response.sharing=all" in together.command

@@ -77,7 +77,7 @@ def test_refusals_are_counted(tmp_path: Path) -> None:
 
 
 def test_privacy_is_told_where_it_was_counted(tmp_path: Path) -> None:
-    """Runs without noise say so themselves; old ones say nothing."""
+    """Runs without noise say so, and older runs say nothing."""
     spent = {"mechanism": "gaussian", "epsilon": 3.14159, "delta": 1e-5, "unit": "client"}
     records = [spent, {"mechanism": "none"}, None]
     groups = [

@@ -33,7 +33,7 @@ from tests.report.made_sequences import make_sequence_run
 
 
 def write(folder: Path, **changes: Any) -> Path:
-    """clusters.npz of four clients in three rounds; a None leaves an array out."""
+    """clusters.npz of four clients in three rounds, where None leaves an array out."""
     similarity = np.arange(16, dtype=np.float32).reshape(1, 4, 4)
     arrays = {
         "names": np.array(["d", "a", "c", "b"]),
@@ -106,7 +106,7 @@ def test_heat_maps_share_the_scale_of_off_diagonal_values(tmp_path: Path) -> Non
     ("changes", "expected"),
     [
         ({}, ["clusters.png", "similarity.png", "forgetting.png"]),
-        # IFCA has neither; of so many clients no matrix is kept.
+        # IFCA has neither, and no matrix is kept for so many clients.
         (
             {
                 "similarity": None,

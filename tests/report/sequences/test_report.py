@@ -15,13 +15,13 @@ from fedproto_app.core.tasks import TASKS
 from fedproto_app.report.artefacts import round_line
 from fedproto_app.report.charts import draw, draw_comparison, pictures_of
 from fedproto_app.report.runs import read_clients, read_rounds, read_run
-from fedproto_app.report.sequences.report import settled
+from fedproto_app.report.sequences.report import settled_round
 from fedproto_app.report.table import clients_table, comparison_columns, run_table
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
 from fedproto_app.tasks.table import task_class
 from tests.report.made_runs import grouped
-from tests.report.made_sequences import made, make_sequence_run
+from tests.report.made_sequences import made_federation, make_sequence_run
 from tests.report.test_charts import points
 
 CLASSES, NUMBERS = "sequence-classification", "sequence-regression"
@@ -94,13 +94,15 @@ def test_a_round_has_the_means_over_the_clients_that_have_a_metric(
     task: str, metrics: Any, expected: dict[str, float | None]
 ) -> None:
     log = RoundLog(figures={"rand_index": 0.5, "forgetting_factor": 0.25})
-    figures = REPORTS[task].round_figures(log, made(metrics, task).history.results, True)
+    figures = REPORTS[task].round_figures(log, made_federation(metrics, task).history.results, True)
     assert figures == expected | {"rand_index": 0.5}
 
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
 def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> None:
-    line = round_line(RoundLog(), made({}, task).history.results, {}, evaluated=False, task=task)
+    line = round_line(
+        RoundLog(), made_federation({}, task).history.results, {}, evaluated=False, task=task
+    )
     metrics = REPORTS[task].metrics
     fields = [field.name for field in metrics.progress] + [metrics.latest.round.name]
     assert {line[field] for field in fields} == {None}
@@ -109,7 +111,9 @@ def test_a_round_of_the_first_phase_has_all_fields_and_no_figures(task: str) -> 
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
 def test_every_required_metric_is_reported(task: str) -> None:
-    federation = made({"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task)
+    federation = made_federation(
+        {"a": dict.fromkeys(task_class(task).required_metrics(None), 0.5)}, task
+    )
     figures = REPORTS[task].round_figures(RoundLog(), federation.history.results, True)
     reported = {name for name, value in figures.items() if value is not None}
     required = task_class(task).required_metrics(None)
@@ -117,7 +121,7 @@ def test_every_required_metric_is_reported(task: str) -> None:
 
 
 def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
-    first, *rows = REPORTS[CLASSES].tables(made(ACCURACIES))["clients.csv"]
+    first, *rows = REPORTS[CLASSES].tables(made_federation(ACCURACIES))["clients.csv"]
     assert ",".join(map(str, first)) == (
         "client,node,group,samples,kept_round,accuracy,accuracy_local,accuracy_kept,"
         "validation_error,kept_validation_error"
@@ -126,7 +130,7 @@ def test_clients_have_a_row_each_and_unknown_values_are_empty() -> None:
         ["a", "n", "g", 10, 7, 0.5, 0.25, 0.75, 0.25, 0.125],
         ["b", "n", "g", 10, 7, 1.0, None, 0.25, 0.75, None],
     ]
-    first, row, _ = REPORTS[NUMBERS].tables(made(ERRORS, NUMBERS))["clients.csv"]
+    first, row, _ = REPORTS[NUMBERS].tables(made_federation(ERRORS, NUMBERS))["clients.csv"]
     assert ",".join(map(str, first)) == (
         "client,node,group,samples,kept_round,rmse,rmse_local,rmse_kept,mae,validation_rmse,"
         "kept_validation_rmse"
@@ -143,7 +147,7 @@ def test_the_summary_tells_the_last_round_and_means_over_the_rounds() -> None:
         a_line(5, 0.75),  # nobody answered
         a_line(6, 0.5, rand_index=1.0, forgetting_factor=1.0, clusters=2.0),
     ]
-    figures = REPORTS[CLASSES].summary_figures(made(ACCURACIES), rounds)
+    figures = REPORTS[CLASSES].summary_figures(made_federation(ACCURACIES), rounds)
     assert figures == {
         "accuracy": 0.75,
         "accuracy_local": 0.25,
@@ -161,13 +165,13 @@ def test_the_summary_tells_the_last_round_and_means_over_the_rounds() -> None:
 
 
 def test_with_a_given_encoder_the_second_phase_starts_with_round_one() -> None:
-    federation = made(ACCURACIES, **{"encoder.path": "encoder.safetensors"})
+    federation = made_federation(ACCURACIES, **{"encoder.path": "encoder.safetensors"})
     figures = REPORTS[CLASSES].summary_figures(federation, [a_line(1, 0.5, rand_index=1.0)])
     assert figures["rand_index_settled"] == 1
 
 
 def test_a_method_without_clusters_has_none_of_their_figures() -> None:
-    figures = REPORTS[CLASSES].summary_figures(made(ACCURACIES), [a_line(1, 0.5)])
+    figures = REPORTS[CLASSES].summary_figures(made_federation(ACCURACIES), [a_line(1, 0.5)])
     assert {value for name, value in figures.items() if "rand" in name or "cl" in name} == {None}
     assert figures["forgetting_factor_rounds"] is None
     rows = REPORTS[CLASSES].run_rows(figures | {"keep": "last"})
@@ -182,7 +186,7 @@ def test_a_method_without_clusters_has_none_of_their_figures() -> None:
 
 def test_the_table_of_a_run_describes_the_clusters() -> None:
     rounds = [a_line(3, 0.5, rand_index=0.5, forgetting_factor=0.25, clusters=3.0)]
-    figures = REPORTS[CLASSES].summary_figures(made(ACCURACIES), rounds)
+    figures = REPORTS[CLASSES].summary_figures(made_federation(ACCURACIES), rounds)
     assert REPORTS[CLASSES].run_rows(figures | {"keep": "best-validation"})[-4:] == [
         ("clusters, last round", "3"),
         ("Rand index, last / mean of all rounds", "0.5 / 0.5"),
@@ -207,7 +211,7 @@ def test_the_table_of_a_run_describes_the_clusters() -> None:
 def test_clusters_settle_where_their_rand_index_stays_at_one(
     values: list[float | None], expected: int | None
 ) -> None:
-    assert settled(list(enumerate(values, start=1))) == expected
+    assert settled_round(list(enumerate(values, start=1))) == expected
 
 
 @given(st.lists(st.sampled_from([None, 0.0, 0.999, 1.0]), max_size=12))
@@ -217,7 +221,7 @@ def test_settling_as_the_definition_says(values: list[float | None]) -> None:
         for number, value in enumerate(values)
         if value == 1 and all(later in (None, 1) for later in values[number:])
     ]
-    assert settled(list(enumerate(values))) == (starts[0] if starts else None)
+    assert settled_round(list(enumerate(values))) == (starts[0] if starts else None)
 
 
 @pytest.mark.parametrize("task", [CLASSES, NUMBERS])
