@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 
-from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.errors import SettingsError, optional
 from fedproto_app.core.method import Method
 from fedproto_app.core.methods import (
     METHODS,
@@ -109,12 +108,11 @@ def _require_kernel(method: Method, settings: Settings) -> None:
     if settings.kernel == "torch":
         return
     model, optimizer, task = settings.model, settings.optimizer, settings.task
-    dim, window = model.representation_dim, optimizer.smoothing_window
+    window = optimizer.smoothing_window
     lacking = {
         f"task = {task!r}": not task_record(task).forecasts,
         f"model.module = {model.module!r}": bool(model.module),
         f"model.width-factors = {model.width_factors!r}": model.factors != (1.0,),
-        f"model.representation-dim = {dim}, an odd number": dim % 2 == 1,
         f"optimizer.name = {optimizer.name!r}": optimizer.name != "adam",
         f"optimizer.smoothing-window = {window}": window > 1,
         f"precision = {settings.precision!r}": settings.precision != "float32",
@@ -123,19 +121,16 @@ def _require_kernel(method: Method, settings: Settings) -> None:
     for setting, is_lacking in lacking.items():
         if is_lacking:
             raise SettingsError(
-                "kernel = 'numba': trains the GRU of series with Adam, in float32 on a CPU; "
-                f"{setting} needs kernel = 'torch'"
+                "kernel = 'numba': trains only the GRU of series with Adam, in float32 on a CPU, "
+                f"so {setting} needs kernel = 'torch'"
             )
     if not _suits_kernel(method, task):
         able = [name for name in methods_of(task) if _suits_kernel(METHODS[name], task)]
         raise SettingsError(
-            f"kernel = 'numba': does not have the training of method = {settings.method!r}, only "
-            f"that of {', '.join(able)}; set kernel = 'torch'"
+            f"kernel = 'numba': trains only {', '.join(able)}, so method = {settings.method!r} "
+            "needs kernel = 'torch'"
         )
-    if find_spec("numba") is None:
-        raise SettingsError(
-            "kernel = 'numba': numba is not installed here: pip install 'fedproto-app[fast]'"
-        )
+    optional("numba", "fast", "kernel = 'numba'")
 
 
 def _suits_kernel(method: Method, task: str) -> bool:

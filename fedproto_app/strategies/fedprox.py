@@ -21,6 +21,7 @@ from fedproto_app.strategies.common.learner import (
     Cohort,
     Context,
     KernelLoss,
+    KernelTrained,
     Learner,
     Phase,
 )
@@ -44,7 +45,7 @@ class ProximalContext(Context):
         self.proximal_mu = proximal_mu
 
 
-class FedProxLearner(Learner[ProximalContext, AnyTask]):
+class FedProxLearner(KernelTrained, Learner[ProximalContext, AnyTask]):
     """The supervised loss and the distance from the global model."""
 
     section: FedProxSettings

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import NamedTuple
+from typing import Any, cast
 
+import numpy as np
+import scipy.linalg  # noqa: F401  # its BLAS is that of numba
 import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
@@ -15,36 +16,19 @@ from fedproto_app.maths.optim import CohortAdam
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import CLOSE, DECODER, PERIODIC, Forecaster
 from fedproto_app.models.gru import NAMES
+from fedproto_app.models.kernel import cache_folder
 from fedproto_app.models.kernel.epoch import ForecasterArrays, Samples, Training, train_epoch
 from fedproto_app.models.kernel.gru import Gru, Parameter
 from fedproto_app.models.model import ENCODER
 
-
-class CohortEpoch(NamedTuple):
-    """The samples of an epoch of K clients, [K, …] each, see `Samples`.
-
-    batch_counts: the steps of each client, which come first in its batches [S, B].
-    """
-
-    close: Tensor
-    lagged: Tensor
-    beside: Tensor
-    targets: Tensor
-    present: Tensor
-    batches: Tensor
-    batch_counts: Sequence[int]
-
-    def of_client(self, row: int) -> Samples:
-        """Return a client's samples as views."""
-        arrays = [tensor[row].numpy() for tensor in self[:-1]]
-        return Samples(*arrays[:-1], arrays[-1][: self.batch_counts[row]])
+_LIBRARIES = ThreadpoolController()
 
 
 def train_cohort_epoch(
     parameters: Mapping[str, Tensor],
     trained: Sequence[str],
     adam: CohortAdam,
-    epoch: CohortEpoch,
+    clients: Sequence[Samples],
     *,
     prefix: str = "",
     anchor: Mapping[str, Tensor] | None = None,
@@ -53,8 +37,9 @@ def train_cohort_epoch(
     """Train the cohort's forecasters in place, and return both losses' means over the steps, [K].
 
     parameters: [K, …] each, the forecaster's under this prefix. trained: the names of all
-    parameters of the encoder, of the decoder, or of both. anchor: parameters without the client
-    axis and the prefix, for the proximal term µ/2 · ‖w − anchor‖².
+    parameters of the encoder, of the decoder, or of both. clients: the samples and batches of each.
+    anchor: parameters without the client axis and the prefix, for the proximal term
+    µ/2 · ‖w − anchor‖².
     """
     training = Training(
         encoder=any(name.startswith(prefix + ENCODER) for name in trained),
@@ -63,9 +48,9 @@ def train_cohort_epoch(
         proximal=proximal_mu,
     )
     gradients = {name: torch.empty_like(value[0]) for name, value in parameters.items()}
-    losses = torch.zeros(2, len(epoch.batch_counts))
-    with _libraries().limit(limits=1, user_api="blas"):  # products too small for several threads
-        for row, count in enumerate(epoch.batch_counts):
+    losses = torch.zeros(2, len(clients))
+    with _LIBRARIES.limit(limits=1, user_api="blas"):  # products too small for several threads
+        for row, samples in enumerate(clients):
 
             def parameter(name: str, row: int = row) -> Parameter:
                 value = parameters[prefix + name][row]
@@ -77,44 +62,29 @@ def train_cohort_epoch(
                 arrays = (value, gradients[prefix + name], *moments, to)
                 return Parameter(*(array.numpy() for array in arrays))
 
-            grus = (Gru(*(parameter(gru + n) for n in NAMES)) for gru in (CLOSE, PERIODIC))
-            decoder = (parameter(DECODER + n) for n in ("weight", "bias"))
-            model = ForecasterArrays(*grus, *decoder)
+            close, periodic = (Gru(*(parameter(g + n) for n in NAMES)) for g in (CLOSE, PERIODIC))
+            weight, bias = (parameter(DECODER + n) for n in ("weight", "bias"))
+            model = ForecasterArrays(close, periodic, weight, bias)
             steps = int(adam.steps[trained[0]][row])
-            sums = train_epoch(model, steps, epoch.of_client(row), training)
-            losses[:, row] = torch.tensor(sums) / max(count, 1)
+            sums = train_epoch(model, steps, samples, training)
+            losses[:, row] = torch.tensor(sums) / max(len(samples.batches), 1)
     for name in trained:
-        adam.steps[name] += torch.tensor(epoch.batch_counts)
+        adam.steps[name] += torch.tensor([len(samples.batches) for samples in clients])
     return losses[0], losses[1]
 
 
 def prepare() -> str:
-    """Compile the kernel, or read it from numba's cache.
-
-    Returns what to tell the user: the cost of the compilation, or "" if there was none.
-    """
+    """Compile the kernel for later processes, and return a line about it, "" if it was compiled."""
+    folder, compiled = cache_folder(), cast("Any", train_epoch)
+    if folder is None or compiled.signatures:
+        return ""
     start = time.process_time()
     model = Forecaster(2, WindowLayout(1, 1, 1, 1, 0)).initial_parameters(torch.Generator())
-    clients = {name: value.unsqueeze(0) for name, value in model.items()}
-    value = torch.zeros(1, 1, 1)
-    window, no_calendar = value.unsqueeze(3), value[..., :0]
-    epoch = CohortEpoch(window, window, no_calendar, value, value, value.long(), [1])
-    train_cohort_epoch(clients, list(clients), CohortAdam(clients, 0.1), epoch)
-    seconds = time.process_time() - start
-    stats = train_epoch.stats
-    if stats.cache_path is None:
-        return (
-            f"kernel = 'numba': no folder for numba's cache is writable, so each process compiles "
-            f"it, in {seconds:.0f} processor seconds (NUMBA_CACHE_DIR names another folder)"
-        )
-    if stats.cache_hits:
+    cohort = {name: value.unsqueeze(0) for name, value in model.items()}
+    value, window = np.zeros((1, 1), np.float32), np.zeros((1, 1, 1), np.float32)
+    samples = Samples(window, window, value[:, :0], value, value, np.zeros((1, 1), np.int64))
+    train_cohort_epoch(cohort, list(cohort), CohortAdam(cohort, 0.1), [samples])
+    if compiled.stats.cache_hits:
         return ""
-    return f"kernel = 'numba': compiled in {seconds:.0f} processor seconds, cached for later runs"
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    """Return the libraries of this process, of which numba has chosen SciPy's BLAS."""
-    import scipy.linalg  # noqa: F401
-
-    return ThreadpoolController()
+    seconds = time.process_time() - start
+    return f"kernel = 'numba': compiled into {folder} in {seconds:.0f} processor seconds"

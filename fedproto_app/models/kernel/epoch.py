@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.models.kernel import compiled
+from fedproto_app.models.kernel import cached, compiled
 from fedproto_app.models.kernel.gru import Array, Gru, Parameter, backward, forward, new_tape
 
 
@@ -48,7 +48,7 @@ class Training(NamedTuple):
     proximal: float
 
 
-@compiled
+@cached
 def train_epoch(
     model: ForecasterArrays, steps: int, samples: Samples, training: Training
 ) -> tuple[float, float]:
@@ -62,8 +62,6 @@ def train_epoch(
     periodic = new_tape(samples.lagged.shape[1], batch, horizon, hidden)
     features = np.empty((batch, len(model.weight.value)), dtype=np.float32)
     forecasts = np.empty((batch, horizon), dtype=np.float32)
-    close_error = np.empty((batch, hidden), dtype=np.float32)
-    periodic_error = np.empty((batch, hidden), dtype=np.float32)
     loss, distance = 0.0, 0.0
     for step in range(epoch_steps):
         numbers = samples.batches[step]
@@ -83,10 +81,9 @@ def train_epoch(
             np.dot(features.T, forecasts, model.weight.gradient)
             model.bias.gradient[:] = forecasts.sum(axis=0)
         if training.encoder:  # the error passes the decoder before its step
-            np.dot(forecasts, model.weight.value[:hidden].T, close_error)
-            np.dot(forecasts, model.weight.value[hidden : 2 * hidden].T, periodic_error)
-            backward(model.close, close, close_error)
-            backward(model.periodic, periodic, periodic_error)
+            weight = model.weight.value
+            backward(model.close, close, np.dot(forecasts, weight[:hidden].T))
+            backward(model.periodic, periodic, np.dot(forecasts, weight[hidden : 2 * hidden].T))
             for gru in (model.close, model.periodic):
                 distance += _step(gru.ih, number, training) + _step(gru.hh, number, training)
                 distance += _step(gru.bias_ih, number, training)
@@ -115,7 +112,7 @@ def _squared_error(
             count += present
     count = max(count, np.float32(1))
     forecasts *= np.float32(2) / count
-    return squares / count
+    return float(squares / count)
 
 
 @compiled

@@ -147,6 +147,14 @@ class KernelLoss(NamedTuple):
     proximal_mu: float = 0.0
 
 
+class KernelTrained(ABC):
+    """A learner whose training the compiled kernel can do, for `kernel = "numba"`."""
+
+    @abstractmethod
+    def kernel_loss(self, phase: Phase, context: Any) -> KernelLoss:
+        """Return what `loss` computes in this phase."""
+
+
 ContextT = TypeVar("ContextT", bound=Context)
 TaskT = TypeVar("TaskT", bound=AnyTask)
 
@@ -239,17 +247,15 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         The batch holds the first k clients of the cohort.
         """
 
-    def kernel_loss(self, phase: Phase, context: ContextT) -> KernelLoss | None:
-        """Return what `loss` computes in this phase, if the kernel has it (`kernel = "numba"`)."""
-        return None
-
     @final
     @classmethod
     def suits_kernel(cls) -> bool:
-        """Return whether `kernel_loss` says all about the training.
+        """Return whether this is `KernelTrained`, and `kernel_loss` says all about the training.
 
         The class that defines it must define the loss too, and none may change batches or steps.
         """
+        if not issubclass(cls, KernelTrained):
+            return False
         loss, kernel_loss, batches, make_optimizer = (
             next(kind for kind in cls.__mro__ if name in vars(kind))
             for name in ("loss", "kernel_loss", "batches", "make_optimizer")
@@ -405,7 +411,8 @@ def _train_epoch(
     samples: Any,
     generators: Sequence[torch.Generator],
 ) -> dict[str, Tensor]:
-    if learner.training.kernel == "numba" and (loss := learner.kernel_loss(phase, context)):
+    if learner.training.kernel == "numba" and isinstance(learner, KernelTrained):
+        loss = learner.kernel_loss(phase, context)
         return _train_kernel_epoch(learner, cohort, loss, phase, samples, generators)
     size = len(cohort.names)
     trainable = [name for name in cohort.parameters if phase.trains(name)]

@@ -51,7 +51,7 @@ from fedproto_app.tasks.forecasting.metrics import (
 from fedproto_app.tasks.task import Task, at_once, in_padded, shuffled
 
 if TYPE_CHECKING:
-    from fedproto_app.models.kernel.cohort import CohortEpoch
+    from fedproto_app.models.kernel.epoch import Samples
 
 EVALUATED_AT_ONCE = 2048  # samples per client, to bound the memory of evaluation
 
@@ -314,20 +314,25 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     def kernel_epoch(
         self, samples: CohortSamples, generators: Sequence[torch.Generator]
-    ) -> CohortEpoch:
-        """Return the epoch of `batches` for the compiled kernel."""
-        from fedproto_app.models.kernel.cohort import CohortEpoch  # numba is an extra
+    ) -> list[Samples]:
+        """Return the epoch of `batches` for the compiled kernel, client by client."""
+        from fedproto_app.models.kernel.epoch import Samples  # numba is an extra
 
         blocks = self.layout.blocks(samples.inputs)
-        return CohortEpoch(
-            blocks.close.unsqueeze(3).contiguous(),
-            blocks.lagged.contiguous(),
-            blocks.beside(),
-            samples.targets,
-            samples.present,
-            _epoch_order(samples, generators)[1].contiguous(),
-            samples.batch_counts,
-        )
+        close, lagged = blocks.close.unsqueeze(3).contiguous(), blocks.lagged.contiguous()
+        beside = blocks.beside()
+        batches = _epoch_order(samples, generators)[1].contiguous()
+        return [
+            Samples(
+                close[row].numpy(),
+                lagged[row].numpy(),
+                beside[row].numpy(),
+                samples.targets[row].numpy(),
+                samples.present[row].numpy(),
+                batches[row, :count].numpy(),
+            )
+            for row, count in enumerate(samples.batch_counts)
+        ]
 
     def represent(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
         return self.encode(parameters, batch.inputs)
