@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ from fedproto_app.settings import flower_config, settings_from
 WARM_UP = 2  # rounds
 DEADLINE = 180.0  # seconds without a new round
 SAME_LOSS = 0.1  # of the mean of all; first models and orders of batches differ
-OURS = "fedproto run"
+OURS, NUMBA = "fedproto run", "fedproto run, numba"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 AIMS = {"stock Flower": 6.0, "plain loop": 1.8, "pfl": 2.2}
 
@@ -90,6 +91,7 @@ Runs = dict[str, list[Timing]]
 def main() -> None:
     contestants: dict[str, Start] = {
         OURS: fedproto_run,
+        NUMBA: compiled_run,
         "this app in Flower's engine": flowers_engine,
         "stock Flower": stock_flower,
         "plain loop": plain_loop,
@@ -111,6 +113,9 @@ def main() -> None:
         os.environ.pop(name, None)
     console = Console()
     chosen = {name: contestants[name] for name in (OURS, *arguments.peers)}
+    if NUMBA in chosen and find_spec("numba") is None:
+        console.print("the numba kernel left out: it needs fedproto-app[fast]")
+        del chosen[NUMBA]
     if "pfl" in chosen:
         with console.status("pfl-research: its environment"):
             python, why = pfl_python(ROOT / ".venv-pfl")
@@ -192,10 +197,18 @@ def _our_settings(work: Work, folder: Path) -> dict[str, Any]:
     }
 
 
-def fedproto_run(work: Work, folder: Path) -> AbstractContextManager[Running]:
+def fedproto_run(
+    work: Work, folder: Path, kernel: str = "torch"
+) -> AbstractContextManager[Running]:
     """Run this app in its own engine, as a user does."""
-    command = [sys.executable, "-c", PROGRAM, "run", *changes_of(_our_settings(work, folder))]
+    settings = {**_our_settings(work, folder), "kernel": kernel}
+    command = [sys.executable, "-c", PROGRAM, "run", *changes_of(settings)]
     return _process(command, folder, folder / "run" / "rounds.jsonl")
+
+
+def compiled_run(work: Work, folder: Path) -> AbstractContextManager[Running]:
+    """Run this app with the numba kernel."""
+    return fedproto_run(work, folder, "numba")
 
 
 def flowers_engine(work: Work, folder: Path) -> AbstractContextManager[Running]:

@@ -73,6 +73,12 @@ def simulate_here(
             clients, notes = check_data(settings, import_path)
             folder = Path(settings.output.dir) / settings.output.name
             keep_notes(notes, folder, progress)
+            if settings.kernel == "numba":
+                progress.stage("preparing the kernel")
+                from fedproto_app.models.kernel.cohort import prepare
+
+                if cost := prepare():
+                    progress.say(cost)
             progress.stage("starting the nodes")
             # torch and Flower are slow to import, and the workers import them at the same time
             from fedproto_app.engine.simulation import (

@@ -46,7 +46,7 @@ class CohortAdam(CohortOptimizer):
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], learning_rate: float) -> None:
-        self._learning_rate = learning_rate
+        self.learning_rate = learning_rate
         self.first = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.second = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.steps = {
@@ -100,7 +100,7 @@ class CohortAdam(CohortOptimizer):
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=self._learning_rate,
+            lr=self.learning_rate,
             weight_decay=0.0,
             eps=1e-8,
             maximize=False,

@@ -17,7 +17,7 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel, Model
 
 DECODER, PROJECTOR = "decoder.", "projector."
 COEFFICIENTS = DECODER + "coefficients"  # of the linear forecaster
-_CLOSE, _PERIODIC, _OUTLET = ENCODER + "close.", ENCODER + "periodic.", ENCODER + "outlet."
+CLOSE, PERIODIC, _OUTLET = ENCODER + "close.", ENCODER + "periodic.", ENCODER + "outlet."
 
 
 class Forecaster(LinearHeadModel):
@@ -41,8 +41,8 @@ class Forecaster(LinearHeadModel):
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
         parts = {
-            _CLOSE: gru_parameters(self._hidden, generator, 1),
-            _PERIODIC: gru_parameters(self._hidden, generator, self._layout.horizon),
+            CLOSE: gru_parameters(self._hidden, generator, 1),
+            PERIODIC: gru_parameters(self._hidden, generator, self._layout.horizon),
         }
         if self._has_outlet:
             parts[_OUTLET] = linear_parameters(2 * self._hidden, self.representation_dim, generator)
@@ -53,8 +53,8 @@ class Forecaster(LinearHeadModel):
         blocks = self._layout.blocks(samples)
         states = torch.cat(
             [
-                gru_last_hidden(parameters, _CLOSE, blocks.close),
-                gru_last_hidden(parameters, _PERIODIC, blocks.lagged.flatten(-2)),
+                gru_last_hidden(parameters, CLOSE, blocks.close),
+                gru_last_hidden(parameters, PERIODIC, blocks.lagged.flatten(-2)),
             ],
             dim=2,
         )

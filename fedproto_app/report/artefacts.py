@@ -201,6 +201,7 @@ class RunFolder:
             "rounds": rounds,
             "seed": settings.seed,
             "keep": settings.keep,
+            "kernel": settings.kernel,
             "stopped": stopped,
             "converged": has_converged(line.get(validation) for line in lines) if trains else None,
             "privacy": federation.spending.report(),

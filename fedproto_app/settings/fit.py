@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.errors import SettingsError, optional
 from fedproto_app.core.method import Method
 from fedproto_app.core.methods import (
     METHODS,
@@ -15,6 +15,7 @@ from fedproto_app.core.methods import (
 )
 from fedproto_app.core.section import Section
 from fedproto_app.core.sends import Sends, Sizes, averages, unmaskable
+from fedproto_app.core.tasks import task_record
 from fedproto_app.settings.run import Settings
 
 
@@ -46,6 +47,7 @@ def require_fit(method: Method, settings: Settings) -> None:
             "'year') cannot be taken into account"
         )
     _require_one_shape(method, settings)
+    _require_kernel(method, settings)
     if settings.aggregation.rule != "mean" and not averages(releases_of(method, settings)):
         raise SettingsError(
             f"aggregation.rule = {settings.aggregation.rule!r}: method = {settings.method!r} makes "
@@ -99,6 +101,41 @@ def _require_one_shape(method: Method, settings: Settings) -> None:
             f"have one width at all clients; of task = {settings.task!r} several widths go with "
             f"{', '.join(able)}"
         )
+
+
+def _require_kernel(method: Method, settings: Settings) -> None:
+    """Raise `SettingsError` for what `kernel = "numba"` lacks, or if numba is not installed."""
+    if settings.kernel == "torch":
+        return
+    model, optimizer, task = settings.model, settings.optimizer, settings.task
+    window = optimizer.smoothing_window
+    lacking = {
+        f"task = {task!r}": not task_record(task).forecasts,
+        f"model.module = {model.module!r}": bool(model.module),
+        f"model.width-factors = {model.width_factors!r}": model.factors != (1.0,),
+        f"optimizer.name = {optimizer.name!r}": optimizer.name != "adam",
+        f"optimizer.smoothing-window = {window}": window > 1,
+        f"precision = {settings.precision!r}": settings.precision != "float32",
+        f"device = {settings.device!r}": settings.device != "cpu",
+    }
+    for setting, is_lacking in lacking.items():
+        if is_lacking:
+            raise SettingsError(
+                "kernel = 'numba': trains only the GRU of series with Adam, in float32 on a CPU, "
+                f"so {setting} needs kernel = 'torch'"
+            )
+    if not _suits_kernel(method, task):
+        able = [name for name in methods_of(task) if _suits_kernel(METHODS[name], task)]
+        raise SettingsError(
+            f"kernel = 'numba': trains only {', '.join(able)}, so method = {settings.method!r} "
+            "needs kernel = 'torch'"
+        )
+    optional("numba", "fast", "kernel = 'numba'")
+
+
+def _suits_kernel(method: Method, task: str) -> bool:
+    suits: bool = part_of(method, "learner", task).suits_kernel()
+    return suits and not method.model
 
 
 def _shares_parameters(method: Method, settings: Settings) -> bool:

@@ -140,7 +140,7 @@ class Training:
     nodes_average: whether nodes may average their clients' models, or the server gets each model.
     sample_clip: the largest length of a sample in sums that are sent, None for any. counts_samples:
     whether the server learns the clients' numbers of samples, which may be weights. masked: whether
-    masks hide each client's values, and no noise does.
+    masks hide each client's values, and no noise does. kernel: what trains, torch or numba.
     """
 
     seed: int
@@ -151,6 +151,7 @@ class Training:
     sample_clip: float | None = None
     counts_samples: bool = True
     masked: bool = False
+    kernel: str = "torch"
 
 
 class Settings(Section):
@@ -205,6 +206,11 @@ class Settings(Section):
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
         "float32",
         "[precision](scale.md#on-a-gpu) of training",
+    )
+    kernel: Literal["torch", "numba"] = setting(
+        "torch",
+        "what trains. `numba` [compiles the epochs](scale.md#the-numba-kernel) of some methods for "
+        "series",
     )
     threads: Count = setting(
         1,
@@ -355,4 +361,5 @@ class Settings(Section):
             counts_samples=not self.privacy.is_on
             or (self.privacy.reported == "exact" and not self.aggregation.secure),
             masked=self.aggregation.secure and not self.privacy.is_on,
+            kernel=self.kernel,
         )

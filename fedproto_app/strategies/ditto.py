@@ -18,7 +18,7 @@ from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import CountOrZero, NonNegative, Section, setting
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.strategies.common.learner import Cohort, Phase
+from fedproto_app.strategies.common.learner import Cohort, KernelLoss, KernelTrained, Phase
 from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.fedprox import ProximalContext
@@ -32,7 +32,7 @@ class DittoSettings(Section):
     personal_epochs: CountOrZero = setting(0, "epochs of the personal model (0: `local-epochs`)")
 
 
-class DittoLearner(PersonalModelLearner[ProximalContext]):
+class DittoLearner(KernelTrained, PersonalModelLearner[ProximalContext]):
     """FedAvg's model, and a personal one that is held near it."""
 
     section: DittoSettings
@@ -58,6 +58,11 @@ class DittoLearner(PersonalModelLearner[ProximalContext]):
             "personal": self.loss_of(personal, batch),
             "proximal": proximal_term(personal, context.anchor, context.proximal_mu),
         }
+
+    def kernel_loss(self, phase: Phase, context: ProximalContext) -> KernelLoss:
+        if phase.name == "local":
+            return KernelLoss()
+        return KernelLoss("personal", PERSONAL, context.anchor, context.proximal_mu)
 
 
 METHOD = Method(

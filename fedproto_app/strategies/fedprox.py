@@ -17,7 +17,14 @@ from fedproto_app.core.method import Method
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.maths.losses import proximal_term
-from fedproto_app.strategies.common.learner import Cohort, Context, Learner
+from fedproto_app.strategies.common.learner import (
+    Cohort,
+    Context,
+    KernelLoss,
+    KernelTrained,
+    Learner,
+    Phase,
+)
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import AnyTask, Batch
 
@@ -38,7 +45,7 @@ class ProximalContext(Context):
         self.proximal_mu = proximal_mu
 
 
-class FedProxLearner(Learner[ProximalContext, AnyTask]):
+class FedProxLearner(KernelTrained, Learner[ProximalContext, AnyTask]):
     """The supervised loss and the distance from the global model."""
 
     section: FedProxSettings
@@ -58,6 +65,9 @@ class FedProxLearner(Learner[ProximalContext, AnyTask]):
             "prediction": self.task.loss(prediction, batch),
             "proximal": proximal_term(parameters, context.anchor, context.proximal_mu),
         }
+
+    def kernel_loss(self, phase: Phase, context: ProximalContext) -> KernelLoss:
+        return KernelLoss(anchor=context.anchor, proximal_mu=context.proximal_mu)
 
 
 METHOD = Method(

@@ -9,12 +9,18 @@ from torch import Tensor
 
 from fedproto_app.core.method import Method
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.strategies.common.learner import Context, Learner
+from fedproto_app.strategies.common.learner import (
+    Context,
+    KernelLoss,
+    KernelTrained,
+    Learner,
+    Phase,
+)
 from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.task import AnyTask
 
 
-class SoloLearner(Learner[Context, AnyTask]):
+class SoloLearner(KernelTrained, Learner[Context, AnyTask]):
     """The supervised loss alone, for the client's own model."""
 
     @classmethod
@@ -26,6 +32,9 @@ class SoloLearner(Learner[Context, AnyTask]):
     ) -> dict[str, Tensor]:
         prediction = self.task.predict(parameters, self.task.represent(parameters, batch), batch)
         return {"prediction": self.task.loss(prediction, batch)}
+
+    def kernel_loss(self, phase: Phase, context: Context) -> KernelLoss:
+        return KernelLoss()
 
 
 class SoloStrategy(PersonalStrategy):

@@ -133,6 +133,28 @@ _EXAMPLE = """\
         return [model(sizes.encoder)]  # from fedproto_app.core.sends import model, Sends
 """
 
+
+class KernelLoss(NamedTuple):
+    """A loss that the compiled kernel has: a forecaster's supervised loss, and its proximal term.
+
+    term: the name of the supervised loss. prefix: of the forecaster's parameters. anchor: the model
+    without the client axis, for the term µ/2 · ‖w − anchor‖², None without the term.
+    """
+
+    term: str = "prediction"
+    prefix: str = ""
+    anchor: Mapping[str, Tensor] | None = None
+    proximal_mu: float = 0.0
+
+
+class KernelTrained(ABC):
+    """A learner whose training the compiled kernel can do, for `kernel = "numba"`."""
+
+    @abstractmethod
+    def kernel_loss(self, phase: Phase, context: Any) -> KernelLoss:
+        """Return what `loss` computes in this phase."""
+
+
 ContextT = TypeVar("ContextT", bound=Context)
 TaskT = TypeVar("TaskT", bound=AnyTask)
 
@@ -225,6 +247,21 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         The batch holds the first k clients of the cohort.
         """
 
+    @final
+    @classmethod
+    def suits_kernel(cls) -> bool:
+        """Return whether this is `KernelTrained`, and `kernel_loss` says all about the training.
+
+        The class that defines it must define the loss too, and none may change batches or steps.
+        """
+        if not issubclass(cls, KernelTrained):
+            return False
+        loss, kernel_loss, batches, make_optimizer = (
+            next(kind for kind in cls.__mro__ if name in vars(kind))
+            for name in ("loss", "kernel_loss", "batches", "make_optimizer")
+        )
+        return loss is kernel_loss and batches is make_optimizer is Learner
+
     def conclude(self, cohort: Cohort, context: ContextT) -> Mapping[str, Tensor]:
         """Change untrained parameters and the memory in place after the last epoch of a round.
 
@@ -267,6 +304,10 @@ AnyLearner = Learner[Any, Any]
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
     """Return the client half of the method that the settings choose, for the round's phase."""
     learner: AnyLearner
+    if settings.kernel == "numba" and task.device.type != "cpu":
+        raise SettingsError(
+            f"kernel = 'numba': computes on a CPU, and this node's device is {task.device}"
+        )
     if phase := settings.phase_of(server_round):
         learner = pretraining_learner(phase)(settings.training, phase.section(settings), task)
     else:
@@ -370,6 +411,9 @@ def _train_epoch(
     samples: Any,
     generators: Sequence[torch.Generator],
 ) -> dict[str, Tensor]:
+    if learner.training.kernel == "numba" and isinstance(learner, KernelTrained):
+        loss = learner.kernel_loss(phase, context)
+        return _train_kernel_epoch(learner, cohort, loss, phase, samples, generators)
     size = len(cohort.names)
     trainable = [name for name in cohort.parameters if phase.trains(name)]
     # "total" exists even without a step: a method may need two batches and no client has them.
@@ -395,3 +439,33 @@ def _train_epoch(
             mean[:active] += term.detach()
         steps[:active] += 1
     return {name: value / steps.clamp(min=1) for name, value in sums.items()}
+
+
+def _train_kernel_epoch(
+    learner: AnyLearner,
+    cohort: Cohort,
+    loss: KernelLoss,
+    phase: Phase,
+    samples: Any,
+    generators: Sequence[torch.Generator],
+) -> dict[str, Tensor]:
+    """Do as `_train_epoch` does, with the compiled kernel."""
+    from fedproto_app.models.kernel.cohort import train_cohort_epoch  # numba is an extra
+    from fedproto_app.tasks.forecasting.task import ForecastingTask
+
+    # `settings/fit.py` refuses other settings
+    assert isinstance(cohort.optimizer, CohortAdam)
+    assert isinstance(learner.task, ForecastingTask)
+    prediction, proximal = train_cohort_epoch(
+        cohort.parameters,
+        [name for name in cohort.parameters if phase.trains(name)],
+        cohort.optimizer,
+        learner.task.kernel_epoch(samples, generators),
+        prefix=loss.prefix,
+        anchor=loss.anchor,
+        proximal_mu=loss.proximal_mu,
+    )
+    terms = {loss.term: prediction}
+    if loss.anchor is not None:
+        terms["proximal"] = proximal
+    return {"total": prediction + proximal, **terms}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -49,6 +49,9 @@ from fedproto_app.tasks.forecasting.metrics import (
     step_metric,
 )
 from fedproto_app.tasks.task import Task, at_once, in_padded, shuffled
+
+if TYPE_CHECKING:
+    from fedproto_app.models.kernel.epoch import Samples
 
 EVALUATED_AT_ONCE = 2048  # samples per client, to bound the memory of evaluation
 
@@ -280,7 +283,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         x̂_k = a·x_k + (1 − a)·x_{k+1}, a ~ U(augmentation_low, 1) drawn per sample.
         """
         counts = samples.batch_counts
-        order, _ = shuffled(counts, counts[0], generators)
+        order, sample_numbers = _epoch_order(samples, generators)
         keep = None
         if augmentation_low is not None:
             keep = torch.ones(samples.batches.shape)
@@ -293,7 +296,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         for step in range(counts[0]):
             k = samples.active(step)
             rows = clients[:k]
-            numbers = samples.batches[rows[:, 0], order[:k, step]]  # (k, B) sample numbers
+            numbers = sample_numbers[:k, step]  # (k, B)
             inputs = samples.inputs[rows, numbers]
             augmented = None
             if keep is not None:
@@ -308,6 +311,28 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
                 samples.present[rows, numbers],
                 age[:k, step],
             )
+
+    def kernel_epoch(
+        self, samples: CohortSamples, generators: Sequence[torch.Generator]
+    ) -> list[Samples]:
+        """Return the epoch of `batches` for the compiled kernel, client by client."""
+        from fedproto_app.models.kernel.epoch import Samples  # numba is an extra
+
+        blocks = self.layout.blocks(samples.inputs)
+        close, lagged = blocks.close.unsqueeze(3).contiguous(), blocks.lagged.contiguous()
+        beside = blocks.beside()
+        batches = _epoch_order(samples, generators)[1].contiguous()
+        return [
+            Samples(
+                close[row].numpy(),
+                lagged[row].numpy(),
+                beside[row].numpy(),
+                samples.targets[row].numpy(),
+                samples.present[row].numpy(),
+                batches[row, :count].numpy(),
+            )
+            for row, count in enumerate(samples.batch_counts)
+        ]
 
     def represent(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
         return self.encode(parameters, batch.inputs)
@@ -435,6 +460,16 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
             metrics[step_metric(step)] = mean(squared[..., step], test[..., step]).tolist()
         return metrics
+
+
+def _epoch_order(
+    samples: CohortSamples, generators: Sequence[torch.Generator]
+) -> tuple[Tensor, Tensor]:
+    """Return each client's batches in a random order, [K, S], and their samples, [K, S, B]."""
+    counts = samples.batch_counts
+    order, _ = shuffled(counts, counts[0], generators)
+    on_device = order.to(samples.batches.device)
+    return order, samples.batches[torch.arange(len(counts)).unsqueeze(1), on_device]
 
 
 def window_layout(data: DataSettings) -> WindowLayout:
