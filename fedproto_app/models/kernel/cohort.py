@@ -58,8 +58,8 @@ def train_cohort_epoch(
                     moment[prefix + name][row] if prefix + name in trained else value
                     for moment in (adam.first, adam.second)
                 ]
-                to = value if anchor is None else anchor[name]
-                arrays = (value, gradients[prefix + name], *moments, to)
+                pulled_to = value if anchor is None else anchor[name]
+                arrays = (value, gradients[prefix + name], *moments, pulled_to)
                 return Parameter(*(array.numpy() for array in arrays))
 
             close, periodic = (Gru(*(parameter(g + n) for n in NAMES)) for g in (CLOSE, PERIODIC))
