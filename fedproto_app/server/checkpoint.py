@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.methods import method_named
 from fedproto_app.core.stored import AnyArray, Memory
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush
@@ -266,7 +267,9 @@ def _require_something_to_do(before: Settings, settings: Settings, folder: Path)
     if summary.get("stopped") == "stages":
         raise SettingsError(f"{finished}: it has learnt every stage of its clients' data")
     if settings.all_rounds <= done:
-        raise SettingsError(f"{finished}: all {done} rounds are done; to go on raise rounds")
+        is_closed_form = method_named(settings.method).rounds is not None
+        advice = "start a new run" if is_closed_form else "to go on raise rounds"
+        raise SettingsError(f"{finished}: all {done} rounds are done; {advice}")
     if newest_checkpoint(folder / "checkpoint")[0] is None:
         raise SettingsError(f"{finished}, and has no intact checkpoint to resume from")
 

@@ -112,6 +112,9 @@ def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path, run: Path) 
     resumed(tmp_path, **{"nodes.start-deadline": 9.0})  # how long to wait may differ
 
 
+CLOSED_FORM = {"method": "kindred"}
+
+
 @pytest.mark.parametrize(
     ("had", "stopped", "changes", "message"),
     [
@@ -127,6 +130,7 @@ def test_a_run_is_resumed_with_its_own_settings_only(tmp_path: Path, run: Path) 
             r"patience = 1 ended it after round 2; .*0: any",
         ),
         ({}, "rounds", {"rounds": 3}, "has no intact checkpoint"),
+        (CLOSED_FORM, "rounds", {**CLOSED_FORM, "rounds": 3}, "rounds are done; start a new run"),
         (
             {"privacy.epsilon": 10.0},
             "rounds",
