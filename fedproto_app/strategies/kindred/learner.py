@@ -59,9 +59,9 @@ class RandomFeatureForecaster(Model):
     √2 · cos(u R + b) / √width of the others, with b uniform on the circle and R from N(0, 1), times
     σ/√(number of values) for values. Waves are bounded, so they cannot extrapolate.
 
-    further: the numbers of the layout's distances that are no whole periods away. Waves do not see
-    these values: a few waves fill a space of more values worse, and the others do most for the
-    forecast.
+    further: the numbers of the layout's distances that `data.lags` adds to the last periods. Waves
+    do not see these values: a few waves fill a space of more values worse, and the others do most
+    for the forecast.
     """
 
     def __init__(
