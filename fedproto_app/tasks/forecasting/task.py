@@ -283,7 +283,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         x̂_k = a·x_k + (1 − a)·x_{k+1}, a ~ U(augmentation_low, 1) drawn per sample.
         """
         counts = samples.batch_counts
-        order, sample_numbers = _epoch_order(samples, generators)
+        order, _ = shuffled(counts, counts[0], generators)
         keep = None
         if augmentation_low is not None:
             keep = torch.ones(samples.batches.shape)
@@ -296,7 +296,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         for step in range(counts[0]):
             k = samples.active(step)
             rows = clients[:k]
-            numbers = sample_numbers[:k, step]  # (k, B)
+            numbers = samples.batches[rows[:, 0], order[:k, step]]  # (k, B) sample numbers
             inputs = samples.inputs[rows, numbers]
             augmented = None
             if keep is not None:
@@ -321,7 +321,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         blocks = self.layout.blocks(samples.inputs)
         close, lagged = blocks.close.unsqueeze(3).contiguous(), blocks.lagged.contiguous()
         beside = blocks.beside()
-        batches = _epoch_order(samples, generators)[1].contiguous()
+        counts = samples.batch_counts
+        order, _ = shuffled(counts, counts[0], generators)
+        batches = samples.batches[torch.arange(len(counts)).unsqueeze(1), order]  # [K, S, B]
         return [
             Samples(
                 close[row].numpy(),
@@ -331,7 +333,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
                 samples.present[row].numpy(),
                 batches[row, :count].numpy(),
             )
-            for row, count in enumerate(samples.batch_counts)
+            for row, count in enumerate(counts)
         ]
 
     def represent(self, parameters: Mapping[str, Tensor], batch: Batch) -> Tensor:
@@ -460,16 +462,6 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
             metrics[step_metric(step)] = mean(squared[..., step], test[..., step]).tolist()
         return metrics
-
-
-def _epoch_order(
-    samples: CohortSamples, generators: Sequence[torch.Generator]
-) -> tuple[Tensor, Tensor]:
-    """Return each client's batches in a random order, [K, S], and their samples, [K, S, B]."""
-    counts = samples.batch_counts
-    order, _ = shuffled(counts, counts[0], generators)
-    on_device = order.to(samples.batches.device)
-    return order, samples.batches[torch.arange(len(counts)).unsqueeze(1), on_device]
 
 
 def window_layout(data: DataSettings) -> WindowLayout:
