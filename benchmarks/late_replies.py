@@ -51,7 +51,7 @@ PAGE = ROOT / "docs" / "reliability.md"
 OUTPUT = ROOT / "runs" / "results" / "late"
 SEEDS = (0, 1, 2)
 MOST_LATE, SHARE = 3, 0.3  # rounds, of the replies
-THIRD, ANY, KIND = "a third always", "any with 0.3", "all of one kind"
+THIRD, SOMETIMES, KIND = "a third always", "any with 0.3", "all of one kind"
 WAIT, DROP, COUNT, STEP = "wait", "drop", "count", "count its step"
 FEWER = "wait, same time"
 ROUNDS = 30
@@ -66,10 +66,10 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 # What a row compares. A reply to the only round of a closed form is never counted in a later one.
 ROWS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("fedavg", THIRD): (FEWER, DROP, COUNT, STEP),
-    ("fedavg", ANY): (FEWER, DROP, STEP),
+    ("fedavg", SOMETIMES): (FEWER, DROP, STEP),
     ("fedavg", KIND): (DROP, STEP),
     ("fuels", THIRD): (FEWER, DROP, COUNT),
-    ("fuels", ANY): (FEWER, DROP, COUNT),
+    ("fuels", SOMETIMES): (FEWER, DROP, COUNT),
     ("kindred", THIRD): (DROP,),
     ("kindred", KIND): (DROP,),
     ("analytic", THIRD): (DROP,),
@@ -80,7 +80,7 @@ ROWS: Mapping[tuple[str, str], tuple[str, ...]] = {
 class Plan(NamedTuple):
     """Who is late, and what becomes of late replies."""
 
-    who: str
+    clients: str
     policy: str
     seed: int
 
@@ -88,11 +88,11 @@ class Plan(NamedTuple):
         """Return by how many rounds a client's reply to an order of this round is late."""
         if self.policy in (WAIT, FEWER):
             return 0
-        if self.who == ANY:
+        if self.clients == SOMETIMES:
             stream = numpy_stream(self.seed, "late", key.client, server_round)
             late = stream.random() < SHARE
             return int(stream.integers(1, MOST_LATE + 1)) if late else 0
-        if self.who == KIND:
+        if self.clients == KIND:
             stream = numpy_stream(self.seed, "late", key.client)
             is_late = group == SITE_TYPES[self.seed].name
             return int(stream.integers(1, MOST_LATE + 1)) if is_late else 0
@@ -145,15 +145,15 @@ class LatePipeline(Pipeline):
             if rounds:
                 part = without(reply, late.keys() - {name}, expected)
                 self._late[self._round + rounds].append((part, self._model))
-        came = self._late.pop(self._round, []) if self._plan.policy != DROP else []
-        return [in_time, *(self._counted(part, model, expected) for part, model in came)]
+        arrived = self._late.pop(self._round, []) if self._plan.policy != DROP else []
+        return [in_time, *(self._late_reply(part, model, expected) for part, model in arrived)]
 
-    def _counted(self, reply: Reply, model: Arrays, expected: Expected) -> Reply:
+    def _late_reply(self, reply: Reply, model: Arrays, expected: Expected) -> Reply:
         """Return a late reply as it counts. model: that its client got."""
         if self._plan.policy == COUNT:
             return reply
-        now, moved = self._model, reply.arrays
-        moved = {name: moved[name] + now[name] - model[name] for name in expected.models}
+        present, moved = self._model, reply.arrays
+        moved = {name: moved[name] + present[name] - model[name] for name in expected.models}
         return replace(reply, arrays={**reply.arrays, **moved})
 
 
@@ -163,7 +163,7 @@ def error_of(method: str, plan: Plan) -> float:
     if file.exists():
         return float(json.loads(file.read_text(encoding="utf-8"))["mse"])
     milano: dict[str, Any] = {}
-    if plan.who != KIND:
+    if plan.clients != KIND:
         config = ROOT / "configs" / "fuels-milano.toml"
         milano = flat(tomllib.loads(config.read_text(encoding="utf-8")))
         milano["data.path"] = str(data_root() / "milano_internet_hourly.csv.gz")
@@ -186,25 +186,25 @@ def table() -> Lines:
     """Return the errors if the server waits, and by how many percent other policies change them."""
     compared = (FEWER, DROP, COUNT, STEP)
     lines = [["method", "who is late", "wait, MSE", *(f"{policy}, %" for policy in compared)]]
-    for (method, who), policies in ROWS.items():
-        waited = errors_of(method, who, WAIT)
-        line = [method, who, f"{waited.mean():.4f}"]
+    for (method, lateness), policies in ROWS.items():
+        waited = errors_of(method, lateness, WAIT)
+        line = [method, lateness, f"{waited.mean():.4f}"]
         for policy in compared:
             if policy not in policies:
                 line.append("-")
                 continue
-            change = 100 * (errors_of(method, who, policy) / waited - 1)
+            change = 100 * (errors_of(method, lateness, policy) / waited - 1)
             deviation = change.std(ddof=1) / len(SEEDS) ** 0.5
             line.append(f"{change.mean():+.1f} ± {deviation:.1f}")
         lines.append(line)
     return lines
 
 
-def errors_of(method: str, who: str, policy: str) -> NDArray[np.float64]:
+def errors_of(method: str, lateness: str, policy: str) -> NDArray[np.float64]:
     """Return the errors by seed."""
-    if policy in (WAIT, FEWER) and who == ANY:
-        who = THIRD  # on the same data, and nobody is late
-    return np.array([error_of(method, Plan(who, policy, seed)) for seed in SEEDS])
+    if policy in (WAIT, FEWER) and lateness == SOMETIMES:
+        lateness = THIRD  # on the same data, and nobody is late
+    return np.array([error_of(method, Plan(lateness, policy, seed)) for seed in SEEDS])
 
 
 def main() -> None:

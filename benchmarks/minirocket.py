@@ -73,14 +73,14 @@ def accuracies(train: Labelled, tests: Sequence[Labelled], seed: int) -> list[fl
     return [float(model.score(*test)) for test in tests]
 
 
-def both(table: Table, seed: int) -> tuple[float, float]:
+def mean_accuracies(table: Table, seed: int) -> tuple[float, float]:
     """Return the mean accuracy of local models, and of the model of all in one place."""
     clients = clients_of(table, seed)
     everything = [part for c in clients for part in (c.train, c.validation, c.test)]
     length = max(SHORTEST, *(len(steps) for part in everything for steps in part.values))
     learned = [drawn_out((client.train,), length) for client in clients]
     tests = [drawn_out((client.test,), length) for client in clients]
-    local = [accuracies(own, [test], seed)[0] for own, test in zip(learned, tests, strict=True)]
+    local = [accuracies(train, [test], seed)[0] for train, test in zip(learned, tests, strict=True)]
     values, targets = (np.concatenate(parts) for parts in zip(*learned, strict=True))
     return float(np.mean(local)), float(np.mean(accuracies((values, targets), tests, seed)))
 
@@ -96,7 +96,7 @@ def main() -> None:
     lines, figures = [["set", "local", "all in one place"]], []
     for title, name in sequences.sections[SECTION].tables.items():
         table = sequences.tables[name]
-        cells = np.mean([both(table, seed) for seed in seeds], axis=0)
+        cells = np.mean([mean_accuracies(table, seed) for seed in seeds], axis=0)
         figures.append(cells)
         lines.append([title, *(f"{100 * cell:.1f}" for cell in cells)])
     lines.append(["mean", *(f"{100 * cell:.1f}" for cell in np.mean(figures, axis=0))])

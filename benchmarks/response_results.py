@@ -62,6 +62,7 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.windows import ClientWindows, make_windows, scale_of
+from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, new_cohort
 from fedproto_app.strategies.kindred.learner import GRAM, MOMENT
@@ -298,15 +299,15 @@ class ClientRows:
     calendar of the target, the step, and the known columns and their trailing means.
     """
 
-    def __init__(self, client: DayAhead) -> None:
-        self._samples, self.windows = client.samples, client.windows
+    def __init__(self, client: DayAhead, layout: WindowLayout) -> None:
+        self._samples, self.windows, self._layout = client.samples, client.windows, layout
         self._columns = trailing_means(np.nan_to_num(filled(self.windows.series.known)), DAY)
 
     def rows_of(self, samples: NDArray[np.int64]) -> TreeRows:
         """Return the rows of these samples whose target is present."""
         windows, n = self.windows, len(samples)
-        close, lagged = windows.inputs[samples, :3], windows.inputs[samples, 3 : 3 + 3 * DAY]
-        lagged = lagged.reshape(n, 3, DAY)
+        blocks = self._layout.blocks(torch.from_numpy(windows.inputs[samples]))
+        close, lagged = blocks.close.numpy(), blocks.lagged.numpy()  # [n, c], [n, distances, DAY]
         ahead = np.arange(DAY)
         positions = windows.start + samples[:, None] + ahead
         calendar = [positions % DAY, positions // DAY % 7, np.broadcast_to(ahead, positions.shape)]
@@ -419,7 +420,10 @@ def forests(start: Start, case: str) -> Fits:
     kind, days = case.split()
     days_of_peers = "all" if kind == "newcomer" else days
     clients, peers = (
-        [ClientRows(DayAhead(start.windows(row, length))) for row in range(len(start.series))]
+        [
+            ClientRows(DayAhead(start.windows(row, length)), window_layout(start.settings.data))
+            for row in range(len(start.series))
+        ]
         for length in (days, days_of_peers)
     )
     pooled = trees_of(clients) if days == days_of_peers else None

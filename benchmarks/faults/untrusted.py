@@ -89,7 +89,7 @@ def duplicate_replies(folder: Path) -> Iterator[Row]:
         trial.finish()
         pushes = trial.federation.superlink.log_text().count("Fleet.PushMessages")
         replies = (ROUNDS + 1) * len(NODES)
-        again = pushes - replies
+        replayed = pushes - replies
         also = f"{pushes} pushes of {replies} replies"
         for harm, expected, fewest in (
             ("a node sends every reply twice", "the second changes nothing", 1),
@@ -99,7 +99,7 @@ def duplicate_replies(folder: Path) -> Iterator[Row]:
                 ROUNDS + 2,
             ),
         ):
-            good = again >= fewest and counts(trial) == COMPLETE
+            good = replayed >= fewest and counts(trial) == COMPLETE
             yield row(trial, harm, expected, good=good, method="fuels", also=also)
 
 
