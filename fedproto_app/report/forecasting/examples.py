@@ -172,10 +172,14 @@ def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[st
 
 
 def series_of(settings: Settings, clients: Iterable[str]) -> dict[str, ClientSeries]:
-    """Return the clients' series, or raise `FedProtoError` if the data lack one of them."""
+    """Return the clients' series, or raise `FedProtoError` if the data lack one of them.
+
+    A report's charts read the data once together, and not at all after a run in this process.
+    """
+    from fedproto_app.data.shared_read import read_once
     from fedproto_app.data.sources import load_series
 
-    series = {client.name: client for client in load_series(settings.data)}
+    series = {client.name: client for client in read_once(load_series, settings.data)}
     if missing := sorted(set(clients) - set(series)):
         raise FedProtoError(f"client {missing[0]!r} is not in the data, which have changed")
     return series

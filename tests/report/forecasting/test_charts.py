@@ -11,7 +11,9 @@ import pytest
 
 from fedproto_app.core.charts import Dots, Lines
 from fedproto_app.core.errors import FedProtoError
+from fedproto_app.data import sources
 from fedproto_app.data.scale import Scale
+from fedproto_app.data.shared_read import forget
 from fedproto_app.data.sources import load_series
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.charts import draw, pictures_of
@@ -72,6 +74,17 @@ def test_a_simulation_of_fuels_gets_five_pictures(tmp_path: Path) -> None:
     state = sorted((run / "state").rglob("*"))
     assert names(draw(run)) == CHARTS
     assert sorted((run / "state").rglob("*")) == state  # looking at it leaves it as it was
+
+
+def test_all_pictures_of_a_run_read_the_data_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, run = simulated(tmp_path)
+    forget()
+    reads, read = [], sources._read
+    monkeypatch.setattr(sources, "_read", lambda settings: reads.append(settings) or read(settings))
+    assert names(draw(run)) == CHARTS
+    assert len(reads) == 1
 
 
 def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_path: Path) -> None:
