@@ -38,7 +38,7 @@ from fedproto_app.tasks.forecasting.metrics import FORECASTING
 
 Format = Literal["table", "markdown", "csv"]
 Sort = StrEnum("Sort", list(FORECASTING.orders))  # type: ignore[misc]  # of forecasts
-Target = Literal["csv", "parquet", "tensorboard", "mlflow"]
+Target = Literal["csv", "parquet"]
 _FIRST = next(iter(Sort))
 Places = Annotated[
     list[Path],
@@ -189,55 +189,31 @@ def export(
     output: Annotated[
         str,
         typer.Option(
-            metavar="PLACE",
-            help="csv, parquet: the files' folder; default RUN/export. tensorboard: a folder with "
-            "one for each run; default RUN/tensorboard. mlflow: the address of a tracking server, "
-            "or a folder; default MLFLOW_TRACKING_URI, else mlflow.",
+            metavar="DIR",
+            help="Folder of the files. Default: RUN/export.",
         ),
     ] = "",
 ) -> None:
-    """Write finished runs for other tools.
+    """Write finished runs as long tables for other tools.
 
-    csv and parquet are long tables, one number per row: rounds, clients and,
-    for several steps ahead, steps. tensorboard is a folder of events: figures
-    by round, distributions over clients, settings. mlflow has settings as
-    parameters, figures by round as metrics, and the run's files. Existing
-    files are never overwritten. All formats but csv need a library:
-    pip install "fedproto-app\\[parquet]", \\[tensorboard] or \\[mlflow].
-    The setting output.tensorboard = true writes events during a run.
+    A table has one number per row: rounds, clients and, for several steps
+    ahead, steps. Existing files are never overwritten. parquet needs
+    pip install "fedproto-app\\[parquet]".
 
     [bold]Examples[/bold]
 
       fedproto export runs/my-run --to csv
       fedproto export runs --to parquet --output tables
-      fedproto export runs --to tensorboard --output board
-      tensorboard --logdir board
-      fedproto export runs --to mlflow
-      fedproto export runs --to mlflow --output http://localhost:5000
     """
+    from fedproto_app.report.export import write_csv, write_parquet
+
     runs = _finished(places)
-    if target in ("csv", "parquet") and len(runs) > 1 and not output:
+    if len(runs) > 1 and not output:
         raise SettingsError(f"--to {target}: name the folder of {len(runs)} runs with --output")
     folder = Path(output).expanduser() if output else runs[0].folder / "export"
-    written: list[Path] | list[str]
-    if target == "csv":
-        from fedproto_app.report.export import write_csv
-
-        written = write_csv(runs, folder)
-    elif target == "parquet":
-        from fedproto_app.report.export import write_parquet
-
-        written = write_parquet(runs, folder)
-    elif target == "tensorboard":
-        from fedproto_app.report.export import write_events
-
-        written = write_events(runs, folder if output else None)
-    else:
-        from fedproto_app.report.export import write_mlflow
-
-        written = [write_mlflow(runs, output)]
-    for place in written:
-        typer.echo(place)
+    write = write_csv if target == "csv" else write_parquet
+    for file in write(runs, folder):
+        typer.echo(file)
 
 
 def _finished(places: Sequence[Path]) -> list[Run]:

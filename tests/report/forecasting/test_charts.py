@@ -18,7 +18,6 @@ from fedproto_app.report.charts import draw, pictures_of
 from fedproto_app.report.forecasting import charts, responses
 from fedproto_app.report.forecasting.charts import (
     alike_together,
-    divergence_charts,
     read_divergence,
 )
 from fedproto_app.report.forecasting.examples import (
@@ -27,7 +26,6 @@ from fedproto_app.report.forecasting.examples import (
     find_examples,
     kept_forecasts,
 )
-from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.forecasting.responses import response_charts, response_sections
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
@@ -72,22 +70,6 @@ def test_a_simulation_of_fuels_gets_five_pictures(tmp_path: Path) -> None:
     state = sorted((run / "state").rglob("*"))
     assert names(draw(run)) == CHARTS
     assert sorted((run / "state").rglob("*")) == state  # looking at it leaves it as it was
-
-
-def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_path: Path) -> None:
-    settings, run = simulated(tmp_path)
-    prototypes, data = divergence_charts(run)
-    assert prototypes.title == "prototypes: 8 clients"
-    assert (prototypes.rows, prototypes.groups) == (data.rows, data.groups)
-    series = {client.name: client for client in load_series(settings.data)}
-    with np.load(run / "divergence.npz") as file:
-        raw = raw_divergence([series[name] for name in file["names"]], settings.data)
-        agreement = rank_correlation(file["divergence"], raw)
-    assert agreement is not None
-    assert data.title == f"mean days of the data (rank correlation {agreement:.2f}): 8 clients"
-    assert sorted(data.cells.ravel().tolist()) == sorted(raw.ravel().tolist())
-    (run / "state").rename(run / "elsewhere")  # as in a deployment
-    assert len(divergence_charts(run)) == 1
 
 
 @pytest.mark.parametrize(("period", "clients"), [(48, 2), (60, 3)])
@@ -243,7 +225,7 @@ def test_only_the_clients_shown_are_clustered(
 ) -> None:
     monkeypatch.setattr(charts, "_MOST_CLIENTS", 10)
     add_divergence(tmp_path, [""] * 35, 1 - np.eye(35))
-    [chart] = divergence_charts(tmp_path)
+    [chart] = charts.pictures(tmp_path)["divergence.png"]
     assert chart.title == "prototypes: 10 of 35 clients"
     assert chart.cells.shape == (10, 10)
 
