@@ -23,7 +23,6 @@ from fedproto_app.core.charts import (
     Line,
     Lines,
     Matrix,
-    Points,
 )
 from fedproto_app.report.drawing import chart_svg, charts_png, look
 
@@ -75,8 +74,6 @@ EXAMPLES: dict[str, Chart] = {
     "matrix of kinds": Matrix("t", HOSTILE, np.eye(2), "", kinds=["a", HOSTILE]),
     "logarithms": Matrix("t", HOSTILE, 1 + 99 * np.eye(2), HOSTILE, log=True),
     "unknown": Matrix("t", HOSTILE, np.full((2, 2), np.nan), HOSTILE, diverging=True),
-    "points": Points("t", HOSTILE, Axis(), Axis(), np.eye(2), np.array([0, 1]), "", [HOSTILE, "b"]),
-    "amounts": Points("t", HOSTILE, Axis(), Axis(), np.eye(2), np.array([0.5, 1]), HOSTILE),
 }  # fmt: skip
 
 
