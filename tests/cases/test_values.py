@@ -60,10 +60,12 @@ def test_a_single_client_has_nobody_to_share_with(check: Fedproto, tmp_path: Pat
 
 
 def test_numbers_that_may_be_years_or_steps_are_a_question(tmp_path: Path) -> None:
-    years = [
-        pd.DataFrame({"country": c, "t": range(1900, 2024), "tonnes": range(124)}) for c in "ab"
+    years, tonnes = range(1900, 2024), np.random.default_rng(0).normal(900, 9, (2, 124)).round(1)
+    of_countries = [
+        pd.DataFrame({"country": c, "t": years, "tonnes": y})
+        for c, y in zip("ab", tonnes, strict=True)
     ]
-    pd.concat(years).to_csv(tmp_path / "a.csv", index=False)
+    pd.concat(of_countries).to_csv(tmp_path / "a.csv", index=False)
     with pytest.raises(DataError, match="such as 1900, may be years"):
         planned(tmp_path / "a.csv")
 
