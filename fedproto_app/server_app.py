@@ -105,7 +105,7 @@ def conduct(
         RoundLine(settings.task),
         *federation.early_ends,
         Health(),
-        *folder_listeners(settings, folder, checkpoint.server_round if checkpoint else 0),
+        *folder_listeners(settings, folder),
         *watching,
         costs,
         Patience(settings),

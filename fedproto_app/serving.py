@@ -44,8 +44,7 @@ from fedproto_app.data.windows import carry_forward, reach, sample_inputs
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models, node_folders
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
 from fedproto_app.settings import DataSettings, Settings, settings_from
-from fedproto_app.strategies.common.learner import AnyLearner, make_learner
-from fedproto_app.strategies.common.personal_model import Predicts
+from fedproto_app.strategies.common.learner import AnyLearner, Predicts, make_learner
 from fedproto_app.strategies.response.features import Response
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.metrics import LEVELS

@@ -42,8 +42,8 @@ from fedproto_app.strategies.common.prototypes import (
     received_prototypes,
 )
 from fedproto_app.strategies.common.strategy import PersonalStrategy
-from fedproto_app.strategies.fedproto import FedProtoClassesLearner
 from fedproto_app.tasks.images.task import ClassificationTask
+from fedproto_compared.fedproto import FedProtoClassesLearner
 
 # The network of the server computes the prototype of each class from a learnt vector of the class.
 # Parameters, of C classes and width D of the representation:

@@ -26,14 +26,14 @@ from fedproto_app.core.messages import Arrays
 from fedproto_app.core.method import Method
 from fedproto_app.core.round import Round
 from fedproto_app.core.section import Count, Positive, Section, ShareOrOne, setting
-from fedproto_app.maths.losses import proximal_term
 from fedproto_app.maths.optim import CohortOptimizer
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Phase
-from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import Batch
+from fedproto_compared.common.personal_model import PERSONAL, PersonalModelLearner
+from fedproto_compared.common.proximal import proximal_term
 
 _STRONG = 15.0  # the paper's λ
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from rich.console import Console
 from fedproto_app.cli import results_console, say_next
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import look_here_for_users_code
-from fedproto_app.report.charts import draw, draw_comparison, draw_differences
+from fedproto_app.report.charts import draw, draw_comparison
 from fedproto_app.report.comparison import (
     heavy_clients,
     not_converged,
@@ -38,7 +38,7 @@ from fedproto_app.tasks.forecasting.metrics import FORECASTING
 
 Format = Literal["table", "markdown", "csv"]
 Sort = StrEnum("Sort", list(FORECASTING.orders))  # type: ignore[misc]  # of forecasts
-Target = Literal["csv", "parquet", "tensorboard", "mlflow"]
+Target = Literal["csv", "parquet"]
 _FIRST = next(iter(Sort))
 Places = Annotated[
     list[Path],
@@ -69,13 +69,6 @@ def compare(
         Path | None,
         typer.Option(metavar="FILE.png", help="Draw the runs into this file as well."),
     ] = None,
-    differences: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.png",
-            help="Draw each client's error minus the error that --pairs compares it with.",
-        ),
-    ] = None,
 ) -> None:
     """Put finished runs side by side, in one table for runs on the same data.
 
@@ -95,20 +88,18 @@ def compare(
       fedproto compare runs/fuels-* runs/fedavg-* --format markdown
       fedproto compare runs --sort mase --pairs
       fedproto compare runs --picture comparison.png
-      fedproto compare runs --pairs --differences differences.png
     """
     groups, repeated = group_runs(_finished(places))
     for run in repeated:
         typer.echo(f"skipped {run.folder}: a later run has the same settings and seed", err=True)
     groups = ranked(with_better_off(groups), sort)
     by_question = questions(groups)
-    tested = list(filter(None, (pairs(question.groups) for question in by_question)))
-    pairs_shown = tested if test_pairs else []
+    tested = list(filter(None, (pairs(q.groups) for q in by_question if test_pairs)))
     if output == "table":
-        tables = [*map(comparison_table, by_question), *map(pairs_table, pairs_shown)]
+        tables = [*map(comparison_table, by_question), *map(pairs_table, tested)]
         results_console(highlight=False).print(*tables, "", sep="\n")
     elif output == "markdown":
-        texts = [*map(comparison_markdown, by_question), *map(pairs_markdown, pairs_shown)]
+        texts = [*map(comparison_markdown, by_question), *map(pairs_markdown, tested)]
         typer.echo("\n\n".join(texts))
     else:
         pairs_of_tasks = list(filter(None, map(pairs, by_task(groups)))) if test_pairs else []
@@ -118,8 +109,6 @@ def compare(
     results_console(stderr=output == "csv", highlight=False).print(*lines, sep="\n", markup=False)
     if test_pairs and not tested:
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
-    if differences is not None:
-        draw_differences([pair for alike in tested for pair in alike], differences)
     if picture is not None:
         draw_comparison(groups, picture)
     if output == "table" and not test_pairs and len(groups) > 1:
@@ -137,8 +126,8 @@ def pictures(
     FUELS the matrix of divergences between prototypes, and after a simulation
     also the learned filters and the forecasts of single clients.
     Classification: accuracy by stage and by class, and the clients' classes.
-    Sequences: the clusters over the rounds, the similarity of the clients,
-    the forgetting factor, and after a simulation the encoder's vectors.
+    Sequences: the clusters over the rounds, the similarity of the clients
+    and the forgetting factor.
 
     [bold]Example[/bold]
 
@@ -189,55 +178,31 @@ def export(
     output: Annotated[
         str,
         typer.Option(
-            metavar="PLACE",
-            help="csv, parquet: the files' folder; default RUN/export. tensorboard: a folder with "
-            "one for each run; default RUN/tensorboard. mlflow: the address of a tracking server, "
-            "or a folder; default MLFLOW_TRACKING_URI, else mlflow.",
+            metavar="DIR",
+            help="Folder of the files. Default: RUN/export.",
         ),
     ] = "",
 ) -> None:
-    """Write finished runs for other tools.
+    """Write finished runs as long tables for other tools.
 
-    csv and parquet are long tables, one number per row: rounds, clients and,
-    for several steps ahead, steps. tensorboard is a folder of events: figures
-    by round, distributions over clients, settings. mlflow has settings as
-    parameters, figures by round as metrics, and the run's files. Existing
-    files are never overwritten. All formats but csv need a library:
-    pip install "fedproto-app\\[parquet]", \\[tensorboard] or \\[mlflow].
-    The setting output.tensorboard = true writes events during a run.
+    A table has one number per row: rounds, clients and, for several steps
+    ahead, steps. Existing files are never overwritten. parquet needs
+    pip install "fedproto-app\\[parquet]".
 
     [bold]Examples[/bold]
 
       fedproto export runs/my-run --to csv
       fedproto export runs --to parquet --output tables
-      fedproto export runs --to tensorboard --output board
-      tensorboard --logdir board
-      fedproto export runs --to mlflow
-      fedproto export runs --to mlflow --output http://localhost:5000
     """
+    from fedproto_app.report.export import write_csv, write_parquet
+
     runs = _finished(places)
-    if target in ("csv", "parquet") and len(runs) > 1 and not output:
+    if len(runs) > 1 and not output:
         raise SettingsError(f"--to {target}: name the folder of {len(runs)} runs with --output")
     folder = Path(output).expanduser() if output else runs[0].folder / "export"
-    written: list[Path] | list[str]
-    if target == "csv":
-        from fedproto_app.report.export import write_csv
-
-        written = write_csv(runs, folder)
-    elif target == "parquet":
-        from fedproto_app.report.export import write_parquet
-
-        written = write_parquet(runs, folder)
-    elif target == "tensorboard":
-        from fedproto_app.report.export import write_events
-
-        written = write_events(runs, folder if output else None)
-    else:
-        from fedproto_app.report.export import write_mlflow
-
-        written = [write_mlflow(runs, output)]
-    for place in written:
-        typer.echo(place)
+    write = write_csv if target == "csv" else write_parquet
+    for file in write(runs, folder):
+        typer.echo(file)
 
 
 def _finished(places: Sequence[Path]) -> list[Run]:

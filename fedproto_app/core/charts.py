@@ -140,21 +140,7 @@ class Matrix:
     log: bool = False
 
 
-@dataclass(frozen=True)
-class Points:
-    """Points at places [n, 2] in a plane, coloured by values [n]: indices of kinds, or amounts."""
-
-    title: str
-    text: str
-    x: Axis
-    y: Axis
-    places: NDArray[np.float64]
-    values: AnyArray
-    meaning: str
-    kinds: Sequence[str] = ()
-
-
-Chart = Lines | Dots | Bars | Matrix | Points
+Chart = Lines | Dots | Bars | Matrix
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 import optuna
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import RandomSampler, TPESampler
-from optuna.trial import FrozenTrial
+from optuna.trial import TrialState, create_trial
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedproto_app.core.errors import SettingsError
@@ -23,8 +23,10 @@ from fedproto_app.experiments.run_settings import NODES, unclaimed_settings
 from fedproto_app.settings.faults import explain_all
 from fedproto_app.settings.reading import flat, parsed, written
 
+Params = dict[str, object]  # of a trial, values of a grid as texts
 Axis = CategoricalDistribution | FloatDistribution | IntDistribution
 
+optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep reports its progress itself
 MOST_RUNS = 10_000
 _RANGE = re.compile(r"\s*(?P<low>.+?)\s*\.\.\s*(?P<high>.+?)\s*(?P<log>:log)?\s*")
 _INTEGER = re.compile(r"[+-]?\d+")
@@ -120,7 +122,7 @@ class Plan(SweepTable):
             **{key: _range(key, text) for key, text in self.range.items()},
         }
 
-    def listed(self) -> list[dict[str, object]]:
+    def listed(self) -> list[Params]:
         """Return the parameters of the trials that can be listed before any run, each once.
 
         A grid is in the order of its values: Optuna's own grid sampler visits it at random, and
@@ -134,14 +136,18 @@ class Plan(SweepTable):
             return list({repr(params): params for params in drawn}.values())
         return []
 
-    def drawn(self, numbers: range, earlier: Sequence[FrozenTrial]) -> list[dict[str, object]]:
+    def drawn(self, numbers: range, earlier: Sequence[tuple[Params, float | None]]) -> list[Params]:
         """Return the parameters that Optuna suggests for trials with these numbers, from 0 on.
 
-        earlier: the trials that they depend on. Each trial has its own seed, so more trials do not
-        change the first trials.
+        earlier: the trials that they depend on, with their errors, None where a run failed. Each
+        trial has its own seed, so more trials do not change the first trials.
         """
         study, space, drawn = optuna.create_study(), self.space, []
-        study.add_trials(earlier)
+        for params, error in earlier:
+            state = TrialState.RUNNING if error is None else TrialState.COMPLETE
+            study.add_trial(
+                create_trial(state=state, value=error, params=params, distributions=dict(space))
+            )
         for number in numbers:
             seed = stream_seed(self.search_seed, self.search, number) % 2**32
             study.sampler = (RandomSampler if self.search == "random" else TPESampler)(seed=seed)

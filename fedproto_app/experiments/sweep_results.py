@@ -9,9 +9,8 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median, pstdev, stdev
+from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -33,7 +32,6 @@ _MOST_ROWS = 30  # on a screen
 _MOST_CHARTS = 12
 _MOST_LETTERS = 30  # of a value or a key in a chart
 _MOST_TICKS = 8  # at the values themselves
-_FEWEST_FOR_A_LOGARITHM = 3
 
 
 class Mean(NamedTuple):
@@ -269,19 +267,6 @@ def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
     return sorted(alike, key=lambda result: result.trial.changes[key])
 
 
-def is_geometric(values: Collection[float]) -> bool:
-    """Whether at least three positive values are more evenly spaced on a logarithmic scale."""
-    ordered = sorted(set(values))
-    if len(ordered) < _FEWEST_FOR_A_LOGARITHM or ordered[0] <= 0:
-        return False
-    return _unevenness([math.log(value) for value in ordered]) < _unevenness(ordered)
-
-
-def _unevenness(ordered: Sequence[float]) -> float:
-    gaps = [after - before for before, after in pairwise(ordered)]
-    return pstdev(gaps) / fmean(gaps)
-
-
 def _chart(
     key: str, axis: Axis, y: charts.Axis, complete: Sequence[Result], chosen: Collection[int]
 ) -> charts.Lines:
@@ -323,7 +308,7 @@ def _chart(
     elif isinstance(axis, CategoricalDistribution):
         ticks = sorted(set(values))
         ticks = ticks if len(ticks) <= _MOST_TICKS else []
-        x = charts.Axis(log=is_geometric(values), ticks=ticks)
+        x = charts.Axis(log=charts.is_wide(np.array(values)), ticks=ticks)
     else:
         x = charts.Axis(log=axis.log)
     text = f"Validation error against {key}, mean ± standard error over seeds."

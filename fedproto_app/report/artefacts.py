@@ -36,7 +36,6 @@ from fedproto_app.core.run_lock import RunLock
 from fedproto_app.core.tasks import FIRST_TASK
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush, write_whole
-from fedproto_app.report.export import require_tensorboard
 from fedproto_app.report.run_files import Record, csv_text
 from fedproto_app.report.runs import GIVEN_ENCODER, has_converged, read_rounds
 from fedproto_app.report.task_report import Row, report_for
@@ -72,8 +71,6 @@ class RunFolder:
         self._report = report_for(settings.task)
         self._started, self._earlier = time.monotonic(), 0.0
         self._settings = settings
-        if settings.output.tensorboard:
-            require_tensorboard("output.tensorboard = true")
         if settings.output.resume:
             stored_settings(self.path)  # there must be a run to lock
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -26,7 +26,7 @@ from fedproto_app.core.charts import (
     number,
 )
 from fedproto_app.core.errors import FedProtoError
-from fedproto_app.report.comparison import Pair, Question, mean_errors, questions
+from fedproto_app.report.comparison import Question, mean_errors, questions
 from fedproto_app.report.drawing import charts_png
 from fedproto_app.report.run_files import Record
 from fedproto_app.report.runs import Group, Run, read_rounds, read_task
@@ -171,31 +171,6 @@ def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> l
     ]
 
 
-def difference_charts(pairs: Iterable[Pair]) -> list[Lines]:
-    """Return a chart for each rival and dataset, with a line per method.
-
-    A line shows the clients' differences of errors, from the largest gain to the largest loss.
-    """
-    panels: dict[tuple[str, str], list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        panels[pair.dataset, pair.against].append(pair)
-    charts = []
-    for (dataset, against), members in panels.items():
-        lines = [
-            Line(
-                f"{pair.method}: {pair.gain.better} of {len(pair.gain.ratios)} gain",
-                np.arange(1.0, len(pair.differences) + 1), np.sort(pair.differences), look,
-            )
-            for look, pair in enumerate(members)
-        ]  # fmt: skip
-        wide = is_wide(np.abs(np.concatenate([line.y for line in lines])))
-        x = Axis("clients, sorted for each method", integers=True)
-        y = Axis("difference of test errors; below 0: lower", log=wide)
-        text = "Line chart of the clients' differences of test errors."
-        charts.append(Lines(f"{dataset}: against {against}", text, x, y, lines, wide=True))
-    return charts
-
-
 def _merged(lines: Sequence[Line]) -> list[Line]:
     """Merge equal lines into one line with all labels, so that none is hidden by another."""
     alike: dict[tuple[bytes, bytes], list[Line]] = defaultdict(list)
@@ -279,16 +254,6 @@ def _wide_charts(question: Question) -> list[Lines]:
     sections = report_for(groups[0].task).sections(runs, first)
     charts = [chart for section in sections for chart in section.charts]
     return [chart for chart in charts if isinstance(chart, Lines) and chart.wide]
-
-
-def draw_differences(pairs: Sequence[Pair], file: Path) -> None:
-    """Draw each client's difference between two methods' errors into one PNG.
-
-    Raises `FedProtoError` if there are no pairs.
-    """
-    if not pairs:
-        raise FedProtoError("--differences: no two runs have clients with errors to compare")
-    write_picture(file, difference_charts(pairs))
 
 
 def forecast_charts(

@@ -239,15 +239,13 @@ def _completed(run: Run, alone: Rivals, metrics: TaskMetrics) -> Run:
 class Pair:
     """Two methods compared over the clients that both have. Errors are means over seeds.
 
-    dataset: the question's title. differences: of the clients' errors in the order of their names,
-    negative where the method is better.
+    dataset: the question's title.
     """
 
     dataset: str
     method: str
     against: str
     gain: Gain
-    differences: tuple[float, ...]
 
     def row(self) -> list[str]:
         """Return the cells of `PAIR_COLUMNS`."""
@@ -396,12 +394,5 @@ def not_converged(groups: Sequence[Group]) -> list[str]:
 def _pair(question: Question, group: Group, label: str, against: str, rivals: Rivals) -> Pair:
     errors_of_runs = [client_errors(run, question.metrics) for run in group.runs]
     rivals_of_runs = [rivals.best(run) for run in group.runs]
-    errors, rival = _tests(errors_of_runs), _tests(rivals_of_runs)
-    shared_clients = sorted(errors.keys() & rival.keys())
-    return Pair(
-        dataset=question.title,
-        method=label,
-        against=against,
-        gain=gain_between(errors_of_runs, rivals_of_runs),
-        differences=tuple(errors[client] - rival[client] for client in shared_clients),
-    )
+    gain = gain_between(errors_of_runs, rivals_of_runs)
+    return Pair(dataset=question.title, method=label, against=against, gain=gain)

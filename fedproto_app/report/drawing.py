@@ -31,7 +31,6 @@ from fedproto_app.core.charts import (
     Line,
     Lines,
     Matrix,
-    Points,
     evenly_spaced,
     gain_text,
     number,
@@ -211,10 +210,8 @@ class _Panel:
             height = self._dots(chart)
         elif isinstance(chart, Bars):
             height = self._bars(chart)
-        elif isinstance(chart, Matrix):
-            height = self._matrix(chart)
         else:
-            height = self._points(chart)
+            height = self._matrix(chart)
         height += self._add_key(titled)
         if titled:
             self.axes.set_title(_short(chart.title, int(self.width / 7)), loc="left")
@@ -443,24 +440,6 @@ class _Panel:
         self._write_names("x", columns, 90 if upright else 0)
         self.axes.set(xlabel=chart.column_title, ylabel=chart.row_title)
         return longest if upright else 16.0
-
-    def _points(self, chart: Points) -> float:
-        from matplotlib.lines import Line2D
-
-        looks: Look = {"cmap": "viridis", "c": chart.values}
-        if chart.kinds:
-            colours = category_colours(len(chart.kinds))
-            looks = {"c": [colours[kind] for kind in chart.values]}
-            if len(colours) <= _NAMED_KINDS:
-                for colour, kind in zip(colours, chart.kinds, strict=True):
-                    self._key[kind] = Line2D([], [], marker="o", linestyle="", color=colour)
-        x, y = chart.places.T
-        points = self.axes.scatter(x, y, s=9, linewidth=0, alpha=0.75, rasterized=True, **looks)
-        if not chart.kinds:
-            self._add_colours(points, chart.meaning)
-        self._set_axis("x", chart.x, [])
-        self._set_axis("y", chart.y, [])
-        return 0.9 * _HALF
 
     def _set_axis(self, name: str, axis: Axis, values: Sequence[Vector]) -> None:
         """Set scale, ticks and title of axis "x" or "y" for these values."""

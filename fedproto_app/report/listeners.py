@@ -1,4 +1,4 @@
-"""Listeners that record each round as it ends: rounds.jsonl, TensorBoard, Prometheus."""
+"""Listeners that record each round as it ends: rounds.jsonl, Prometheus."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.whole_file import write_whole
-from fedproto_app.report.artefacts import SUMMARY, RunFolder, round_line
-from fedproto_app.report.export import FOLDER, EventLog
+from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.report.run_files import Record
-from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.listeners import Listener, RoundEnd
 from fedproto_app.settings import Settings
 
@@ -130,25 +129,6 @@ class Shown(Listener):
         self._show({"round": ended.number, **ended.line})
 
 
-class TensorBoard(Listener):
-    """Writes events during the run, and the run's summary when it has ended.
-
-    first_round: the first round of a resumed run, 0 for a new run.
-    """
-
-    def __init__(self, folder: RunFolder, first_round: int = 0) -> None:
-        self._run = folder.path
-        self._log = EventLog(folder.path / FOLDER, first_round)
-
-    def round_ended(self, ended: RoundEnd) -> None:
-        self._log.round({"round": ended.number, **ended.line})
-
-    def close(self) -> None:
-        if (self._run / SUMMARY).exists():  # the last artefact: the run has ended
-            self._log.end(read_run(self._run))
-        self._log.close()
-
-
 class Prometheus(Listener):
     """Writes the run's numbers as a text file for Prometheus."""
 
@@ -159,13 +139,6 @@ class Prometheus(Listener):
         self._file.write(ended.line, time.time())
 
 
-def folder_listeners(settings: Settings, folder: RunFolder, done: int = 0) -> list[Listener]:
-    """Return the listeners that record a run in its folder. done: rounds done before a resume."""
-    listeners: list[Listener] = [
-        RoundsFile(folder),
-        Prometheus(folder, method_named(settings.method).name),
-    ]
-    if settings.output.tensorboard:
-        first_round = done + 1 if settings.output.resume else 0
-        listeners.append(TensorBoard(folder, first_round))
-    return listeners
+def folder_listeners(settings: Settings, folder: RunFolder) -> list[Listener]:
+    """Return the listeners that record a run in its folder."""
+    return [RoundsFile(folder), Prometheus(folder, method_named(settings.method).name)]

@@ -127,9 +127,6 @@ class OutputSettings(Section):
         True,
         "draw [pictures](artefacts.md#pictures) and write [`report.html`](report.md)",
     )
-    tensorboard: bool = setting(
-        False, "write [TensorBoard events](export.md#tensorboard) after each round"
-    )
 
 
 @dataclass(frozen=True)

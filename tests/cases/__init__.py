@@ -1,1 +1,1 @@
-"""Every case of `cases.md`: what people reported, and the good behaviour that they expect."""
+"""What people reported, and what they expect. Their files are in `benchmarks.file_forms`."""

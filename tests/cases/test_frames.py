@@ -1,7 +1,7 @@
 """Frames that people pass to a forecaster, and what they ask of it later: a table or one line.
 
-These are the situations r54 and r55 of people's reports, with frames built here. A forecaster is
-trained once for all of them, and once for each kind of ids and times that must come back.
+A forecaster is trained once for all of them, and once for each kind of ids and times that must come
+back.
 """
 
 from __future__ import annotations

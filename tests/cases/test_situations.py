@@ -1,6 +1,6 @@
-"""Situations that people report, r58 to r78 of `cases.md`: what can go wrong around a run.
+"""Situations that people report: what can go wrong around a run.
 
-r61 (proxies) is in tests/ops/test_superlink.py. docs/reliability.md has what was tried by hand.
+Proxies are in tests/ops/test_superlink.py. docs/reliability.md has what was tried by hand.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write_sites(folder: Path, **steps: int) -> Path:
     return folder
 
 
-# --- r58: too few rows ---------------------------------------------------------------------------
+# --- too few rows ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["fedavg", "analytic", "kindred"])
@@ -55,7 +55,7 @@ def test_a_site_with_few_rows_takes_part_with_what_it_has(tmp_path: Path, method
     assert not any(line["refused"] for line in read_rounds(folder.path))
 
 
-# --- r59: names of folders -----------------------------------------------------------------------
+# --- names of folders -----------------------------------------------------------------------
 
 
 def test_printed_commands_can_be_pasted(
@@ -82,7 +82,7 @@ def commands(printed: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("fedproto ")]
 
 
-# --- r60: folders that cannot be written ---------------------------------------------------------
+# --- folders that cannot be written ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_without_room_for_temporary_files_one_line_names_the_variable(
     )
 
 
-# --- r62: GPUs -----------------------------------------------------------------------------------
+# --- GPUs -----------------------------------------------------------------------------------
 
 
 def test_a_gpu_that_cannot_be_seen_is_one_line(
@@ -128,7 +128,7 @@ def test_a_gpu_that_cannot_be_seen_is_one_line(
     assert outcome.err.endswith("error: device = 'cuda': this machine has 0 CUDA GPUs\n")
 
 
-# --- r70: training that learns nothing -----------------------------------------------------------
+# --- training that learns nothing -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_run_that_learned_nothing_says_so(
     assert all(fault.startswith(sign) for fault, sign in zip(faults, signs, strict=True))
 
 
-# --- r75: a user's code that raises --------------------------------------------------------------
+# --- a user's code that raises --------------------------------------------------------------
 
 BROKEN = False  # the model raises
 
@@ -210,7 +210,7 @@ def test_a_source_that_raises_is_one_line_with_its_place(
     assert "(test_situations.py, line " in error
 
 
-# --- r78: declared sample weights ----------------------------------------------------------------
+# --- declared sample weights ----------------------------------------------------------------
 
 
 def test_the_mean_weighs_samples_up_to_five_median_clients(

@@ -20,7 +20,7 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.wire import read_order
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.prototypes import PROTOTYPES
-from fedproto_app.strategies.fedproto import pull
+from fedproto_compared.fedproto import pull
 from fedproto_compared.fedtgp import (
     adaptive_margin,
     contrastive_loss,

@@ -1,4 +1,4 @@
-"""A sweep's study: what a killed sweep goes on with, how it grows, what it keeps.
+"""A sweep's plan: what a killed sweep goes on with, how it grows, what it keeps.
 
 The runs are made up: they end at once, with a validation error that follows from their settings.
 """
@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import itertools
 import re
-import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from sqlalchemy import create_engine, text
 
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.experiments import sweep as sweep_module
-from fedproto_app.experiments.sweep import Sweep, read_plan, storage_errors
+from fedproto_app.experiments.sweep import Sweep, read_plan
 from fedproto_app.experiments.sweep_plan import Plan
 from fedproto_app.experiments.sweep_results import Result
 from fedproto_app.experiments.sweep_runs import Job
@@ -114,23 +112,6 @@ def test_a_search_grows_to_what_a_larger_one_would_have_tried(tmp_path: Path, ru
     assert tried(run(tmp_path / "grown", OPTUNA, extend=True)) == uninterrupted
 
 
-def test_a_trial_is_entered_when_it_starts_and_told_when_it_ends(tmp_path: Path, run: Run) -> None:
-    """A grid of thousands of trials would take minutes to enter."""
-
-    def values() -> list[float | None]:
-        study = Sweep(tmp_path, Plan.read(GRID)).study
-        return [trial.value for trial in study.get_trials()]
-
-    with pytest.raises(Killed):
-        run(tmp_path, GRID, killed=0)
-    assert values() == []
-    with pytest.raises(Killed):
-        run(tmp_path, GRID, killed=3)
-    assert values() == [30.5, None]  # |10 − 40|, the mean over seeds 0 and 1
-    run(tmp_path, GRID)
-    assert values() == [30.5, 10.5]
-
-
 def test_failed_runs_are_tried_again_and_their_trial_is_not_chosen(
     tmp_path: Path, run: Run
 ) -> None:
@@ -200,8 +181,12 @@ def test_a_sweep_needs_the_clients_errors(tmp_path: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("optuna.db", b"SQLite has another header" * 50, r"optuna\.db: cannot be read"),
-        ("optuna.db", b"", r"optuna\.db: cannot be read: holds no plan"),
+        ("plan.json", b"{", r"plan\.json: cannot be read: holds no plan of a sweep"),
+        (
+            "plan.json",
+            b'{"plan": {"grid": 3}, "trials": []}',
+            r"plan\.json: cannot be read: holds no",
+        ),
         ("letter.txt", b"dear", r"holds no sweep, but 'letter\.txt'"),
     ],
 )
@@ -216,7 +201,7 @@ def test_a_folder_of_something_else_is_refused(
 
 
 def test_a_folder_without_a_sweep_is_not_resumed(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"holds no sweep, as it has no optuna\.db"):
+    with pytest.raises(SettingsError, match=r"holds no sweep, as it has no plan\.json"):
         read_plan(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -224,23 +209,4 @@ def test_a_folder_without_a_sweep_is_not_resumed(tmp_path: Path) -> None:
 def test_any_folder_will_do(tmp_path: Path, run: Run) -> None:
     folder = tmp_path / "50% of #1? yes & no"
     assert tried(run(folder, GRID)) == tried(run(folder, GRID))
-    assert (folder / "optuna.db").exists()
-
-
-def test_a_database_in_use_is_one_line(tmp_path: Path) -> None:
-    """Another program holds the study's database while a result is entered."""
-    file = tmp_path / "optuna.db"
-    database = sqlite3.connect(file, timeout=0)
-    database.execute("CREATE TABLE held (x)")
-    database.execute("BEGIN EXCLUSIVE")
-    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 0})
-    statement = text("INSERT INTO held VALUES (1)")
-
-    def insert() -> None:
-        with storage_errors(file), engine.connect() as connection:
-            connection.execute(statement)
-
-    with pytest.raises(SettingsError, match=r"optuna\.db: cannot be read or written: .*locked"):
-        insert()
-    database.close()
-    engine.dispose()
+    assert (folder / "plan.json").exists()

@@ -15,7 +15,6 @@ from fedproto_app.experiments.sweep_results import (
     Mean,
     Result,
     choices,
-    is_geometric,
     mean_of,
     ranked,
     result_of,
@@ -155,24 +154,6 @@ TWO_SETTINGS = Plan(
 )
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ((1e-4, 1e-3, 1e-2), True),
-        ((0.1, 1, 5, 10, 50), True),
-        ((10, 30, 50, 70, 90), False),
-        ((0.2, 0.5, 0.8, 1), False),
-        ((4, 8, 16, 32), True),
-        ((0, 1, 10), False),  # 0 has no logarithm
-        ((-10, -1, -0.1), False),
-        ((1, 1000), False),  # two points are even in any scale
-        ((5, 5, 5), False),
-    ],
-)
-def test_geometric(values: tuple[float, ...], expected: bool) -> None:
-    assert is_geometric(values) == expected
-
-
 def trials(folder: Path) -> list[Result]:
     """Trials of β and noise: β = 30 with laplace has the lowest mean, β = 10 the lowest median."""
     clients = {
@@ -229,7 +210,7 @@ def test_lines_join_the_trials_like_the_choice_and_the_others_are_dots(tmp_path:
     assert mean.joined
     assert not other_trials.joined
     assert choice.error is not None
-    assert (chart.x.log, list(chart.x.ticks)) == (True, [10, 30, 90])
+    assert (chart.x.log, list(chart.x.ticks)) == (False, [10, 30, 90])
     assert "laplace" in by_name.x.names
     assert chart.y == by_name.y
     assert sweep_charts(TWO_SETTINGS, [], {5}) == []

@@ -14,13 +14,10 @@ from fedproto_app.core.charts import Chart, Dots, Lines
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.charts import (
     comparison_of,
-    difference_charts,
     draw,
     draw_comparison,
-    draw_differences,
     pictures_of,
 )
-from fedproto_app.report.comparison import pairs
 from tests.report.made_runs import add_divergence, grouped, make_classification_run, make_run
 
 PNG = b"\x89PNG"
@@ -127,31 +124,3 @@ def test_two_tasks_fit_one_comparison(tmp_path: Path) -> None:
         chart = by_title[title]
         assert isinstance(chart, Dots)
         assert {row.label for row in chart.rows} == labels
-
-
-def test_a_line_has_the_sorted_differences_of_errors_averaged_over_seeds(tmp_path: Path) -> None:
-    runs = [
-        make_run(tmp_path / "a", [0.25, 0.5, 0.75], seed=0),
-        make_run(tmp_path / "b", [0.75, 0.5, 0.25], seed=1),  # means 0.5, 0.5, 0.5
-        make_run(tmp_path / "c", [0.75, 0.25, 0.5], **ALONE),
-    ]
-    (pair,) = pairs(grouped(*runs))
-    assert pair.differences == (-0.25, 0.25, 0.0)
-    [chart] = difference_charts([pair])
-    [line] = chart.lines
-    assert (line.x.tolist(), line.y.tolist()) == ([1, 2, 3], [-0.25, 0.0, 0.25])
-    assert line.label == "fuels: 1 of 3 gain"
-    draw_differences([pair], tmp_path / "new" / "out.png")
-    assert (tmp_path / "new" / "out.png").read_bytes().startswith(PNG)
-
-
-def test_differences_with_outliers_have_a_logarithmic_axis(tmp_path: Path) -> None:
-    errors = np.array([0.1, 0.2, 0.3, 1000.0])
-    runs = [
-        make_run(tmp_path / "a", errors.tolist()),
-        make_run(tmp_path / "b", (errors / 2).tolist(), **ALONE),
-    ]
-    [chart] = difference_charts(pairs(grouped(*runs)))
-    assert chart.y.log
-    with pytest.raises(FedProtoError, match="no two runs"):
-        draw_differences([], tmp_path / "out.png")

@@ -23,7 +23,6 @@ from fedproto_app.core.charts import (
     Line,
     Lines,
     Matrix,
-    Points,
 )
 from fedproto_app.report.drawing import chart_svg, charts_png, look
 
@@ -75,8 +74,6 @@ EXAMPLES: dict[str, Chart] = {
     "matrix of kinds": Matrix("t", HOSTILE, np.eye(2), "", kinds=["a", HOSTILE]),
     "logarithms": Matrix("t", HOSTILE, 1 + 99 * np.eye(2), HOSTILE, log=True),
     "unknown": Matrix("t", HOSTILE, np.full((2, 2), np.nan), HOSTILE, diverging=True),
-    "points": Points("t", HOSTILE, Axis(), Axis(), np.eye(2), np.array([0, 1]), "", [HOSTILE, "b"]),
-    "amounts": Points("t", HOSTILE, Axis(), Axis(), np.eye(2), np.array([0.5, 1]), HOSTILE),
 }  # fmt: skip
 
 
@@ -102,7 +99,7 @@ def test_pngs_hold_all_charts_and_leave_matplotlib_as_it_was() -> None:
     image = imread(io.BytesIO(charts_png([*EXAMPLES.values()], HOSTILE)))
     assert dict(mpl.rcParams) == before
     assert image.shape[1] == round(860 / 72 * 150) - 1
-    assert image.shape[0] > 5000
+    assert image.shape[0] > 4000
     half = imread(io.BytesIO(charts_png([EXAMPLES["lines"]])))
     assert half.shape[1] == round(420 / 72 * 150)
 

@@ -1,28 +1,16 @@
-"""Runs as long tables, read back by pandas and by Arrow, and in MLflow, by its own client."""
+"""Runs as long tables, read back by pandas and by Arrow."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedproto_app.core.errors import FedProtoError, SettingsError
-from fedproto_app.report.export import (
-    by_plain_names,
-    long_tables,
-    numbers,
-    plain,
-    write_csv,
-    write_mlflow,
-    write_parquet,
-)
+from fedproto_app.report.export import long_tables, numbers, write_csv, write_parquet
 from fedproto_app.report.runs import read_run
 from tests.report.made_runs import make_classification_run, make_run
 
@@ -103,16 +91,12 @@ def test_parquet_has_the_same_rows_with_types(tmp_path: Path) -> None:
         assert types["run"] == "string"
 
 
-@pytest.mark.parametrize(
-    ("library", "extra", "write"),
-    [("pyarrow", "parquet", write_parquet), ("mlflow", "mlflow", write_mlflow)],
-)
 def test_without_the_library_one_line_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, extra: str, write: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(SettingsError, match=rf'pip install "fedproto-app\[{extra}\]"'):
-        write([read_run(make_run(tmp_path / "run"))], tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SettingsError, match=r'pip install "fedproto-app\[parquet\]"'):
+        write_parquet([read_run(make_run(tmp_path / "run"))], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -120,43 +104,3 @@ def test_a_run_of_images_has_no_steps(tmp_path: Path) -> None:
     run = read_run(make_classification_run(tmp_path / "images"))
     assert list(long_tables([run])) == ["rounds", "clients"]
     assert json.dumps(long_tables([run]))  # plain values
-
-
-def test_names() -> None:
-    assert plain("loss.total") == "loss/total"
-    assert plain("mse-units_80") == "mse-units_80"
-    assert plain("../../etc/passwd") == "_/_/_2f_/_/_2f_etc_2f_passwd"
-    assert plain("µ b") == "_b5__20_b"
-    assert len(plain("x" * 5000)) == 200
-    assert by_plain_names({"a b": 1, "a_20_b": 2}) == {"a_20_b": 1}
-
-
-@given(st.text())
-def test_no_name_is_a_way_out(text: str) -> None:
-    name = plain(text)
-    assert re.fullmatch(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*", name)
-
-
-@pytest.mark.filterwarnings("ignore")  # of MLflow's own code, with newer libraries
-def test_mlflow_has_a_run_once(tmp_path: Path) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    settings = {"seed": 0, "fuels": {"beta": 30.0}, "data": {"path": "x" * 7000}}
-    run = make_run(tmp_path / "my run;--", settings=settings, dataset="../toy")
-    (run / "flower.log").write_text("not told")
-    (run / "link.csv").symlink_to("/etc/hostname")
-    address = write_mlflow([read_run(run)], str(tmp_path / "store"))
-    client = mlflow.MlflowClient(address)
-    experiment = client.get_experiment_by_name("_/_/_2f_toy")
-    (exported,) = client.search_runs([experiment.experiment_id])
-    assert exported.info.run_name == "my_20_run_3b_--"
-    assert exported.info.status == "FINISHED"
-    assert exported.data.params["fuels/beta"] == "30.0"
-    assert len(exported.data.params["data/path"]) == 6000
-    assert exported.data.metrics["summary/mse"] == 0.375
-    assert exported.data.tags["method"] == "fuels"
-    history = client.get_metric_history(exported.info.run_id, "loss/total")
-    assert [(point.step, point.value) for point in history] == [(1, 4.0), (2, 2.0), (3, 4 / 3)]
-    names = {artifact.path for artifact in client.list_artifacts(exported.info.run_id)}
-    assert names == {"settings.toml", "summary.json", "rounds.jsonl", "clients.csv"}
-    with pytest.raises(FedProtoError, match="was already exported, as MLflow's run"):
-        write_mlflow([read_run(run)], str(tmp_path / "store"))

@@ -97,7 +97,7 @@ def test_flat_and_nested_are_the_same() -> None:
         ({"rounds": 3, "rounds.x": 3}, ["rounds.x", "not a table"]),
         ({"fuels.inter": 1}, ["fuels.inter = 1", "boolean"]),
         ({"method": "gldp"}, ["method = 'gldp'", "task = 'classification' only", "fuels, kindred"]),
-        ({**IMAGES, "method": "fuels"}, ["method = 'fuels'", "analytic, apfl, census, ditto"]),
+        ({**IMAGES, "method": "fuels"}, ["method = 'fuels'", "analytic, census, fedavg"]),
         ({**IMAGES, "rounds": 4}, ["rounds = 4", "data.partition.stages = 5"]),
         ({**IMAGES, "keep": "best-validation"}, ["keep = 'best-validation'", "stages = 5"]),
         ({**IMAGES, "patience": 3}, ["patience = 3", "patience = 0"]),
@@ -110,7 +110,7 @@ def test_flat_and_nested_are_the_same() -> None:
             {"method": "fed-react"},
             ["method = 'fed-react'", "'sequence-classification' or 'sequence-regression' only"],
         ),
-        ({**SEQUENCES, "method": "fedda"}, ["task = 'forecasting' only", "apfl, ditto"]),
+        ({**SEQUENCES, "method": "fedda"}, ["task = 'forecasting' only", "analytic, fed-react"]),
         ({**SEQUENCES, "task": "sequences"}, ["task = 'sequences'", "'sequence-regression'"]),
         (
             {**SEQUENCES, "method": "ifca", "fed-react.clusters": 0},

@@ -36,7 +36,7 @@ def test_a_document_that_is_out_of_date_is_mended() -> None:
 
 def test_a_new_method_changes_no_document_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy of FedProx has a row on both pages of methods, which stays as it is."""
-    monkeypatch.setitem(METHODS._modules, "copied", "fedproto_app.strategies.fedprox")
+    monkeypatch.setitem(METHODS._modules, "copied", "fedproto_compared.fedprox")
     pages = ("docs/methods.md", "docs/protection.md")
     rendered = {name: DOCUMENTS[name]((ROOT / name).read_text(encoding="utf-8")) for name in pages}
     row = "| `copied` | all | model | | FedProx (Li et al., MLSys 2020) |"

@@ -23,9 +23,7 @@ from fedproto_app.report.forecasting.examples import (
     kept_forecasts,
     last_periods,
     ranked_clients,
-    series_of,
 )
-from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.forecasting.responses import response_charts, response_sections
 from fedproto_app.report.run_files import read_table
 from fedproto_app.report.runs import read_run
@@ -64,7 +62,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
     runs = {run_dir.name: run_dir}
     charts: dict[str, Sequence[Chart]] = {}
     if (run_dir / "divergence.npz").exists():
-        charts["divergence.png"] = divergence_charts(run_dir)
+        charts["divergence.png"] = [_divergence("prototypes", *read_divergence(run_dir))]
     charts["filter.png"] = _filters(run_dir)
     charts["forecast.png"] = [
         chart for section in _forecasts(runs, run_dir.name) for chart in section.charts
@@ -237,24 +235,6 @@ def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
     return [Section("Similar clients", about, charts)]
 
 
-def divergence_charts(run_dir: Path) -> list[Matrix]:
-    """Return the matrix of ``divergence.npz``.
-
-    For a simulation whose data can be read, also return the matrix of the data in the same order,
-    and the rank correlation of the two (P, Fig. 8).
-    """
-    names, groups, cells, total = read_divergence(run_dir)
-    raw = _divergence_of_data(run_dir, names.tolist())
-    if raw is None:
-        return [_divergence("prototypes", names, groups, cells, total)]
-    agreement = rank_correlation(cells, raw)
-    beside = "" if agreement is None else f" (rank correlation {agreement:.2f})"
-    return [
-        _divergence("prototypes", names, groups, cells, total),
-        _divergence(f"mean days of the data{beside}", names, groups, raw, total),
-    ]
-
-
 def _divergence(
     label: str,
     names: NDArray[np.str_],
@@ -290,22 +270,6 @@ def read_divergence(
     shown = evenly(groups, _MOST_CLIENTS)
     shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
     return names[shown], groups[shown], divergence[np.ix_(shown, shown)], clients
-
-
-def _divergence_of_data(run_dir: Path, names: Sequence[str]) -> NDArray[np.floating] | None:
-    """Return the `raw_divergence` of these clients of a simulation, read from the run's source.
-
-    None for a deployed run, whose data never reach the server, and if the data are gone.
-    """
-    if not (run_dir / "state").is_dir():
-        return None
-    try:
-        settings = settings_from(read_run(run_dir).settings)
-        series = series_of(settings, names)
-        return raw_divergence([series[name] for name in names], settings.data)
-    except (FedProtoError, OSError) as error:
-        _log.info("%s: no divergence of the clients' data: %s", run_dir, error)
-        return None
 
 
 def alike_together(divergence: NDArray[np.floating], groups: NDArray[np.str_]) -> NDArray[np.intp]:

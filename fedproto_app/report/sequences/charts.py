@@ -1,8 +1,7 @@
-"""The charts of runs on sequences: clusters over the rounds, similar clients, embeddings."""
+"""The charts of runs on sequences: clusters over the rounds, and similar clients."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,26 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedproto_app.core.charts import (
-    Axis,
-    Chart,
-    Line,
-    Lines,
-    Matrix,
-    Points,
-    Section,
-    evenly_spaced,
-)
-from fedproto_app.core.errors import FedProtoError
+from fedproto_app.core.charts import Axis, Chart, Line, Lines, Matrix, Section
 from fedproto_app.report.images.charts import partition_section
-from fedproto_app.report.runs import read_clients, read_run
-from fedproto_app.settings import Settings, settings_from
 
 _MOST_RUNS = 3  # with clusters of their own
 _FEWEST_ROUNDS = 2  # of a line
-_MOST_POINTS = 3000  # more would hide each other
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -49,21 +33,6 @@ class Clusters:
     rand_index: NDArray[np.float64]
     similarity: NDArray[np.float32]
     similarity_rounds: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """Sequences as vectors [n, D], with their targets [n] and clients [n].
-
-    classes: names in the order of the labels, () if targets are real numbers. groups: [n] the
-    clients' true groups, "" where unknown.
-    """
-
-    vectors: NDArray[np.float32]
-    targets: NDArray[np.generic]
-    classes: tuple[str, ...]
-    clients: NDArray[np.str_]
-    groups: NDArray[np.str_]
 
 
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
@@ -90,16 +59,16 @@ def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
 
 
 def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
-    """Return the charts of ``clusters.png``, ``similarity.png``, ``forgetting.png`` and
-    ``embeddings.png``: the first three for a method with clusters, the last where the clients'
-    vectors and the data can be read."""
-    charts: dict[str, Sequence[Chart]] = {}
-    if (run_dir / "clusters.npz").exists():
-        clusters = read_clusters(run_dir / "clusters.npz")
-        charts["clusters.png"] = [timeline(run_dir.name, clusters)]
-        charts["similarity.png"] = similarities(run_dir.name, clusters)
-        charts["forgetting.png"] = cluster_indices(run_dir.name, clusters)
-    charts["embeddings.png"] = _embeddings_of(run_dir)
+    """Return the charts of ``clusters.png``, ``similarity.png`` and ``forgetting.png``, for a
+    method with clusters."""
+    if not (run_dir / "clusters.npz").exists():
+        return {}
+    clusters = read_clusters(run_dir / "clusters.npz")
+    charts: dict[str, Sequence[Chart]] = {
+        "clusters.png": [timeline(run_dir.name, clusters)],
+        "similarity.png": similarities(run_dir.name, clusters),
+        "forgetting.png": cluster_indices(run_dir.name, clusters),
+    }
     return {name: drawn for name, drawn in charts.items() if drawn}
 
 
@@ -181,115 +150,3 @@ def cluster_indices(label: str, clusters: Clusters) -> list[Lines]:
     # A single line has no legend, so the title names it.
     title = "how settled the clusters are" if len(lines) > 1 else lines[0].label
     return [Lines(f"{label}: {title}", text, x, y, lines)]
-
-
-def _embeddings_of(run_dir: Path) -> list[Points]:
-    if not (run_dir / "state").is_dir():
-        return []
-    from safetensors import SafetensorError
-
-    try:
-        embeddings = read_embeddings(run_dir, settings_from(read_run(run_dir).settings))
-    except (FedProtoError, SafetensorError, OSError) as error:
-        _log.info("%s: no picture of the embeddings: %s", run_dir, error)
-        return []
-    return embedding_charts(embeddings)
-
-
-def read_embeddings(run_dir: Path, settings: Settings) -> Embeddings:
-    """Return the vectors of all clients that have some, with their targets.
-
-    The vectors are in the node state of a simulation, the targets in the data. Raises `DataError`
-    if the data cannot be read, and `FedProtoError` if no client has vectors, or if the vectors do
-    not match each other or the data, which may have changed.
-    """
-    stored = _stored_vectors(run_dir)
-    if not stored:
-        raise FedProtoError(f"{run_dir / 'state'}: no client has vectors")
-    if len({digest for digest, _ in stored.values()}) > 1:
-        raise FedProtoError("the clients' vectors are of different encoders")
-    from fedproto_app.data.sequences.clients import ClientSequences
-    from fedproto_app.tasks.sequences.clients import load_shard
-
-    shard = load_shard(settings, 0, 1)
-    targets, groups = [], []
-    for name, (_, vectors) in stored.items():
-        client = shard.clients.get(name)
-        if not isinstance(client, ClientSequences):
-            raise FedProtoError(f"client {name!r} is not in the data, which have changed")
-        parts = (client.train, client.validation, client.test)  # in the order of the vectors
-        targets.append(np.concatenate([part.targets for part in parts]))
-        groups.append(client.group)
-        if len(targets[-1]) != len(vectors):
-            raise FedProtoError(
-                f"client {name!r} has {len(targets[-1])} sequences, but had {len(vectors)}"
-            )
-    counts = [len(part) for part in targets]
-    return Embeddings(
-        np.concatenate([vectors for _, vectors in stored.values()]),
-        np.concatenate(targets),
-        shard.shape.classes,
-        np.repeat(np.array(list(stored)), counts),
-        np.repeat(np.array(groups), counts),
-    )
-
-
-def _stored_vectors(run_dir: Path) -> dict[str, tuple[str, NDArray[np.float32]]]:
-    """Return each client's encoder digest and vectors [n, D], where it has some."""
-    from safetensors.numpy import load_file
-
-    from fedproto_app.node.store import VECTORS_FILE, file_name
-
-    vectors_of = {}
-    table = read_clients(run_dir)
-    for client, node in zip(table.clients, table.nodes, strict=True):
-        file = run_dir / "state" / node / file_name(client) / VECTORS_FILE
-        if file.exists():
-            [(digest, vectors)] = load_file(file).items()
-            vectors_of[client] = (digest, vectors)
-    return vectors_of
-
-
-def embedding_charts(embeddings: Embeddings) -> list[Points]:
-    """Return charts of the sequences in the plane of their two principal components.
-
-    One is coloured by target, the other by true group, or by client if groups are unknown.
-    """
-    total = len(embeddings.vectors)
-    # In random order, as otherwise the last kind would hide the others.
-    shown = np.random.default_rng(0).permutation(evenly_spaced(total, _MOST_POINTS))
-    plane, shares = main_plane(embeddings.vectors)
-    x = Axis(f"first principal component ({shares[0]:.0%} of the variance)")
-    y = Axis(f"second principal component ({shares[1]:.0%})")
-    count = f"{len(shown)} of {total}" if len(shown) < total else f"{total}"
-    by_group = bool(embeddings.groups.any())
-    owners, numbers = np.unique(
-        embeddings.groups if by_group else embeddings.clients, return_inverse=True
-    )
-    colours = {
-        "class" if embeddings.classes else "target": (embeddings.targets, embeddings.classes),
-        "true group" if by_group else "client": (numbers, owners.tolist()),
-    }
-    return [
-        Points(
-            f"{count} sequences by {meaning}",
-            f"Representations of {count} sequences in a plane, coloured by {meaning}.",
-            x, y, plane[shown], values[shown], meaning, kinds,
-        )
-        for meaning, (values, kinds) in colours.items()
-    ]  # fmt: skip
-
-
-def main_plane(vectors: NDArray[np.floating]) -> tuple[NDArray[np.float64], list[float]]:
-    """Project vectors [n, D] on two principal components, [n, 2], and return variance shares too.
-
-    The sign of each direction is chosen so that its largest entry is positive.
-    """
-    from sklearn.decomposition import PCA
-
-    if (vectors == vectors[0]).all():
-        return np.zeros((len(vectors), 2)), [0.0, 0.0]
-    components = PCA(min(2, vectors.shape[1]), svd_solver="full")
-    plane = components.fit_transform(vectors.astype(np.float64))
-    shares = components.explained_variance_ratio_.tolist()
-    return np.pad(plane, [(0, 0), (0, 2 - len(shares))]), [*shares, 0.0][:2]

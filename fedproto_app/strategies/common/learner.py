@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NamedTuple, TypeVar, cast, final
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -299,6 +299,14 @@ class Learner(ABC, Generic[ContextT, TaskT]):
 
 
 AnyLearner = Learner[Any, Any]
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A learner whose clients predict with another model than the trained model."""
+
+    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the model that the clients predict with, under the task's names, [K, …] each."""
 
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:

@@ -14,13 +14,11 @@ from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data import sources
 from fedproto_app.data.scale import Scale
 from fedproto_app.data.shared_read import forget
-from fedproto_app.data.sources import load_series
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.charts import draw, pictures_of
 from fedproto_app.report.forecasting import charts, responses
 from fedproto_app.report.forecasting.charts import (
     alike_together,
-    divergence_charts,
     read_divergence,
 )
 from fedproto_app.report.forecasting.examples import (
@@ -29,7 +27,6 @@ from fedproto_app.report.forecasting.examples import (
     find_examples,
     kept_forecasts,
 )
-from fedproto_app.report.forecasting.raw_divergence import rank_correlation, raw_divergence
 from fedproto_app.report.forecasting.responses import response_charts, response_sections
 from fedproto_app.report.runs import read_clients
 from fedproto_app.settings import Settings, settings_from
@@ -79,28 +76,12 @@ def test_a_simulation_of_fuels_gets_five_pictures(tmp_path: Path) -> None:
 def test_all_pictures_of_a_run_read_the_data_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, run = simulated(tmp_path)
+    _, run = simulated(tmp_path, **weather.CHANGES, method="naive")
     forget()
     reads, read = [], sources._read
     monkeypatch.setattr(sources, "_read", lambda settings: reads.append(settings) or read(settings))
-    assert names(draw(run)) == CHARTS
+    assert {"forecast.png", "response.png"} <= {*names(draw(run))}
     assert len(reads) == 1
-
-
-def test_the_datas_divergence_stands_beside_the_prototypes_of_a_simulation(tmp_path: Path) -> None:
-    settings, run = simulated(tmp_path)
-    prototypes, data = divergence_charts(run)
-    assert prototypes.title == "prototypes: 8 clients"
-    assert (prototypes.rows, prototypes.groups) == (data.rows, data.groups)
-    series = {client.name: client for client in load_series(settings.data)}
-    with np.load(run / "divergence.npz") as file:
-        raw = raw_divergence([series[name] for name in file["names"]], settings.data)
-        agreement = rank_correlation(file["divergence"], raw)
-    assert agreement is not None
-    assert data.title == f"mean days of the data (rank correlation {agreement:.2f}): 8 clients"
-    assert sorted(data.cells.ravel().tolist()) == sorted(raw.ravel().tolist())
-    (run / "state").rename(run / "elsewhere")  # as in a deployment
-    assert len(divergence_charts(run)) == 1
 
 
 @pytest.mark.parametrize(("period", "clients"), [(48, 2), (60, 3)])
@@ -256,7 +237,7 @@ def test_only_the_clients_shown_are_clustered(
 ) -> None:
     monkeypatch.setattr(charts, "_MOST_CLIENTS", 10)
     add_divergence(tmp_path, [""] * 35, 1 - np.eye(35))
-    [chart] = divergence_charts(tmp_path)
+    [chart] = charts.pictures(tmp_path)["divergence.png"]
     assert chart.title == "prototypes: 10 of 35 clients"
     assert chart.cells.shape == (10, 10)
 

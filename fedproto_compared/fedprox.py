@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor
 
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes, model
-from fedproto_app.maths.losses import proximal_term
 from fedproto_app.strategies.common.learner import (
     Cohort,
-    Context,
     KernelLoss,
     KernelTrained,
     Learner,
@@ -27,22 +24,13 @@ from fedproto_app.strategies.common.learner import (
 )
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import AnyTask, Batch
+from fedproto_compared.common.proximal import ProximalContext, proximal_term
 
 
 class FedProxSettings(Section):
     """``[fedprox]``."""
 
     proximal_mu: NonNegative = setting(0.01, "µ (0.001 … 1 in Li et al. 2020)")
-
-
-class ProximalContext(Context):
-    """The global model of the round, without the client axis, and µ."""
-
-    def __init__(self, guidance: Guidance, device: torch.device, proximal_mu: float) -> None:
-        self.anchor = {
-            n: torch.from_numpy(value).to(device) for n, value in guidance.arrays.items()
-        }
-        self.proximal_mu = proximal_mu
 
 
 class FedProxLearner(KernelTrained, Learner[ProximalContext, AnyTask]):

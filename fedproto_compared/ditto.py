@@ -17,12 +17,11 @@ from torch import Tensor
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import CountOrZero, NonNegative, Section, setting
-from fedproto_app.maths.losses import proximal_term
 from fedproto_app.strategies.common.learner import Cohort, KernelLoss, KernelTrained, Phase
-from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.strategies.fedprox import ProximalContext
 from fedproto_app.tasks.task import Batch
+from fedproto_compared.common.personal_model import PERSONAL, PersonalModelLearner
+from fedproto_compared.common.proximal import ProximalContext, proximal_term
 
 
 class DittoSettings(Section):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fedproto_app.core.messages import Guidance
-from fedproto_app.strategies.fedproto import nearness_of_classes
+from fedproto_compared.fedproto import nearness_of_classes
 from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_cohort, tiny_learner
 
 GLOBAL = np.arange(PERIOD * WIDTH, dtype=np.float32).reshape(PERIOD, WIDTH)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -14,15 +13,6 @@ from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Training
 from fedproto_app.strategies.common.learner import Cohort, ContextT, Learner
 from fedproto_app.tasks.task import AnyTask, Batch
-
-
-@runtime_checkable
-class Predicts(Protocol):
-    """A learner whose clients predict with another model than the trained model."""
-
-    def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the model that the clients predict with, under the task's names, [K, …] each."""
-
 
 PERSONAL = "personal."  # v is trained by the loop that trains w, so both are parameters
 

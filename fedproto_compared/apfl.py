@@ -15,9 +15,9 @@ from torch import Tensor
 from fedproto_app.core.method import Method
 from fedproto_app.core.section import Section, ShareOrEither, setting
 from fedproto_app.strategies.common.learner import Cohort, Context, Phase
-from fedproto_app.strategies.common.personal_model import PERSONAL, PersonalModelLearner
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.tasks.task import Batch
+from fedproto_compared.common.personal_model import PERSONAL, PersonalModelLearner
 
 
 class ApflSettings(Section):

@@ -1,1 +1,0 @@
-"""Compare this app's methods with fluke's on the same split of images."""
