@@ -22,6 +22,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -83,9 +84,11 @@ class Machine:
         process = self.begin(block)
         try:
             output, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # also this script's end, which the session outlives
             os.killpg(process.pid, signal.SIGKILL)
-            raise RuntimeError(f"not done within {seconds:.0f} s") from None
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise RuntimeError(f"not done within {seconds:.0f} s") from None
+            raise
         if process.returncode:
             raise RuntimeError(f"code {process.returncode}: {output[-2000:]}")
         return output
@@ -402,6 +405,7 @@ def main() -> None:
     parser.add_argument("chapters", nargs="*", default=["one", "many"], metavar="one|many")
     parser.add_argument("--base-image", default=os.environ.get("BASE_IMAGE", "python:3.11-slim"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `cleaned_up` cleans up
     try:
         find_compose()
     except CannotTry as error:

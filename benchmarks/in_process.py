@@ -24,7 +24,7 @@ MakeGrid = Callable[[Settings, Sequence[UserConfig]], LocalGrid]
 def conducted(grid: LocalGrid, settings: Settings) -> Path:
     """Run on this grid to the end, and return the run's folder."""
     with RunFolder(settings) as run:
-        conduct(grid, settings, run)
+        conduct(grid, run)
         return run.path
 
 

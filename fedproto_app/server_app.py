@@ -25,7 +25,7 @@ from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import PRIVACY, Costs, Health, Listener, Patience
 from fedproto_app.server.polling_grid import without_waiting
 from fedproto_app.server.rounds import Checkpoints, Persistence, Progress, run_rounds
-from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings import settings_from
 from fedproto_app.settings.paths import within_root
 from fedproto_app.strategies.common.flower_strategy import make_strategy
 from fedproto_app.trust.privacy_loss import privacy_plan
@@ -43,7 +43,7 @@ def main(grid: Grid, context: Context) -> None:
         privacy_plan(settings)  # refuses unsupported settings before a folder is created
         folder = started.folder = RunFolder(settings)
         tell("artefacts", folder=str(folder.path))
-        conduct(without_waiting(grid), settings, folder)
+        conduct(without_waiting(grid), folder)
         if settings.output.pictures:
             show(folder.path)
         log_table(folder.path)
@@ -80,7 +80,6 @@ def reporting_errors() -> Iterator[_StartedRun]:
 
 def conduct(
     grid: Grid,
-    settings: Settings,
     folder: RunFolder,
     persistence: Persistence | None = None,
     watching: Sequence[Listener] = (),
@@ -89,6 +88,7 @@ def conduct(
 
     watching: further listeners of each round.
     """
+    settings = folder.settings
     checkpoint = folder.resume() if settings.output.resume else None
     token = checkpoint.token if checkpoint else secrets.token_hex(4)
     federation = Federation(settings, folder.name, token, privacy_plan(settings), grid)

@@ -20,7 +20,7 @@ from fedproto_app.core.methods import METHODS, Methods, method_named, methods_of
 from fedproto_app.experiments.invariants import SmallRuns, cohorts_equal_their_clients
 from fedproto_app.report.artefacts import settings_digest
 from fedproto_app.report.runs import read_rounds, read_run
-from fedproto_app.server.checkpoint import require_resumable
+from fedproto_app.server.checkpoint import resumable
 from fedproto_app.settings import (
     TASK_NAMES,
     Settings,
@@ -206,9 +206,9 @@ def test_runs_with_different_settings_of_the_method_differ(tmp_path: Path) -> No
     assert slow != fast
     assert settings_digest(slow) != settings_digest(fast)
     (tmp_path / "settings.toml").write_text(tomli_w.dumps(slow.model_dump(by_alias=True)))
-    require_resumable(slow, tmp_path)
+    resumable(slow, tmp_path)
     with pytest.raises(SettingsError, match=r"loud\.inner-steps = 2, was 1$"):
-        require_resumable(fast, tmp_path)
+        resumable(fast, tmp_path)
 
 
 def test_the_tables_of_other_methods_may_be_there_and_are_left_alone() -> None:

@@ -23,7 +23,6 @@ from fedproto_app.experiments.simulation import (
     folder_of_users_code,
     require_modules,
 )
-from fedproto_app.ops.keys import servers_certificate, warnings
 from fedproto_app.ops.nodes import require_registered
 from fedproto_app.ops.superlink import (
     Connection,
@@ -72,6 +71,8 @@ def follow_run(
     """
     superlink_name = superlink.name
     superlink.await_answer(lambda text: console.print(text, soft_wrap=True, markup=False))
+    from fedproto_app.ops.keys import servers_certificate, warnings  # imports cryptography
+
     for warning in warnings([servers_certificate(superlink_name)]):
         typer.echo(f"warning: {warning}", err=True)
     if settings.nodes.named:

@@ -11,8 +11,6 @@ import typer
 from rich.console import Console
 
 from fedproto_app.cli import say_next
-from fedproto_app.node.site import site_file
-from fedproto_app.ops.keys import certificates_in, make_keys
 
 _SITE = Path("/etc/fedproto/site.toml")
 
@@ -61,6 +59,8 @@ def keys(
     if check:
         _check(folder)
         return
+    from fedproto_app.ops.keys import make_keys  # imports cryptography, as other commands need not
+
     files = make_keys(folder, hosts or [], nodes or [])
     home = folder.expanduser().resolve()
     typer.echo(f"made in {home}:")
@@ -79,6 +79,8 @@ def keys(
 
 
 def _check(folder: Path) -> None:
+    from fedproto_app.ops.keys import certificates_in
+
     ends, today = certificates_in(folder.expanduser()), datetime.now(UTC)
     for certificate in ends:
         typer.echo(certificate.line(today))
@@ -106,5 +108,6 @@ def signing_key(
       fedproto signing-key site.toml
     """
     from fedproto_app.node.masking import signer_of  # imports Flower, which is slow
+    from fedproto_app.node.site import site_file
 
     typer.echo(signer_of(site_file(site)).line)

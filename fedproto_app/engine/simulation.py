@@ -178,7 +178,7 @@ def simulate(
         memory = _memory_for(nodes, workers)
         pool.start(flat_settings(settings), nodes, memory)
         persistence = WithState(pool, CHECKPOINT_EVERY if memory else 0.0)
-        conduct(grid, settings, folder, persistence, [Shown(show)])
+        conduct(grid, folder, persistence, [Shown(show)])
         return folder
 
 
@@ -191,7 +191,7 @@ def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunF
     ]
     with process.as_worker(), reporting_errors() as started:
         folder = started.folder = RunFolder(settings)
-        conduct(LocalGrid(settings, configs), settings, folder, watching=[Shown(show)])
+        conduct(LocalGrid(settings, configs), folder, watching=[Shown(show)])
         return folder
 
 

@@ -87,7 +87,7 @@ class SmallRuns:
                 settings = self._settings(label, **changes, **{"output.resume": resume})
                 configs = nodes_sharing(settings.data, nodes, self.state(label))
                 with suppress(_Killed), RunFolder(settings) as folder:
-                    conduct(_MortalGrid(settings, configs, dies_at), settings, folder)
+                    conduct(_MortalGrid(settings, configs, dies_at), folder)
         return path
 
     def _settings(self, label: str, **changes: object) -> Settings:

@@ -19,7 +19,7 @@ from fedproto_app.server.checkpoint import (
     FREE,
     RAISABLE,
     newest_checkpoint,
-    require_resumable,
+    resumable,
     stored_settings,
 )
 from fedproto_app.settings import (
@@ -115,8 +115,7 @@ def _resumed(folder: Path, changes: Sequence[str]) -> Settings:
     place = {"dir": _absolute(str(folder.parent)), "name": folder.resolve().name, "resume": True}
     settings = settings_from(resolved | {f"output.{key}": value for key, value in place.items()})
     require_unwritten(folder)
-    require_resumable(settings, folder)
-    return settings
+    return resumable(settings, folder)
 
 
 def _refuse_config(resume: str, config: Path | None) -> None:

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import click
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedproto_app.core.errors import FederationError, SettingsError
 from fedproto_app.server.node_register import Names, fingerprint
@@ -162,8 +160,11 @@ def read_key(file: Path) -> bytes:
 
     Raises `SettingsError` for a file without one.
     """
+    from cryptography.hazmat.primitives import serialization  # most commands read no key
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     try:
-        key = load_ssh_public_key(file.expanduser().read_bytes())
+        key = serialization.load_ssh_public_key(file.expanduser().read_bytes())
     except OSError as error:
         raise SettingsError(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError:
@@ -172,7 +173,9 @@ def read_key(file: Path) -> bytes:
         raise SettingsError(
             f"{file}: must be a public key as fedproto keys makes it, NAME.pub: ECDSA, OpenSSH"
         )
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
 
 
 @contextmanager

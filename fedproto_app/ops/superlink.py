@@ -32,7 +32,7 @@ from fedproto_app.ops.guardian import Guardian, marked_processes
 from fedproto_app.settings.tables import pyproject_tables
 
 _NAME = "own"  # of the connection in FLWR_HOME/config.toml
-_START_DEADLINE = 60.0  # seconds until the SuperLink must answer
+_START_DEADLINE = 300.0  # seconds until the SuperLink must answer, as in `fleet.py`
 _REACHED_WITHIN = 180.0  # seconds until a named SuperLink, which may be starting, must listen
 _ANSWER_DEADLINE = 120.0  # seconds for one call of flwr
 _GRACE = 10.0  # seconds between SIGTERM and SIGKILL

@@ -44,7 +44,7 @@ from fedproto_app.server.checkpoint import (
     drop_later_checkpoints,
     longer,
     newest_checkpoint,
-    require_resumable,
+    resumable,
     stored_settings,
     write_checkpoint,
 )
@@ -63,6 +63,8 @@ class RunFolder:
     Holds the run's lock until `close`, or for a ``with`` block. Raises `SettingsError` if another
     process holds it, if the folder already holds a run, or, with ``output.resume``, if it holds no
     run that can be resumed with these settings.
+
+    settings: with the number of rounds of a resumed run.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -70,7 +72,7 @@ class RunFolder:
         self.path = Path(settings.output.dir).expanduser().resolve() / self.name
         self._report = report_for(settings.task)
         self._started, self._earlier = time.monotonic(), 0.0
-        self._settings = settings
+        self.settings = settings
         if settings.output.resume:
             stored_settings(self.path)  # there must be a run to lock
         else:
@@ -78,7 +80,7 @@ class RunFolder:
         self._lock = RunLock(self.path)
         try:
             if settings.output.resume:
-                require_resumable(settings, self.path)
+                self.settings = resumable(settings, self.path)
             else:
                 self._begin()
         except BaseException:
@@ -101,8 +103,8 @@ class RunFolder:
                 f"output.name = {self.name!r}: {self.path} already holds a run; choose another "
                 "name, or resume it with output.resume = true"
             )
-        output = self._settings.output.model_copy(update={"name": self.name})
-        self._write_settings(self._settings.model_copy(update={"output": output}))
+        output = self.settings.output.model_copy(update={"name": self.name})
+        self._write_settings(self.settings.model_copy(update={"output": output}))
 
     def _write_settings(self, settings: Settings) -> None:
         resolved = settings.model_dump(by_alias=True)
@@ -118,7 +120,7 @@ class RunFolder:
         self._drop_later_rounds(done)
         for ending in (ERROR, SUMMARY):  # first: the run is no longer finished
             (self.path / ending).unlink(missing_ok=True)
-        self._write_settings(longer(stored_settings(self.path), self._settings))
+        self._write_settings(longer(stored_settings(self.path), self.settings))
         self._earlier = checkpoint.seconds if checkpoint else 0.0
         tell("resumed", run=self.name, round=done)
         return checkpoint

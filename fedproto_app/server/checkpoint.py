@@ -10,8 +10,8 @@
 A folder gets its name after all its files have reached the disk. The newest two are kept. If the
 newest is damaged, the server reports it and uses the previous checkpoint.
 
-`require_resumable` checks whether a run can be resumed or extended with given settings. The command
-line uses this module before Flower is imported.
+`resumable` checks whether a run can be resumed or extended with given settings. The command line
+uses this module before Flower is imported.
 """
 
 from __future__ import annotations
@@ -180,9 +180,12 @@ def stored_settings(folder: Path) -> Settings:
     if not file.is_file():
         raise SettingsError(f"{folder}: holds no run that could be resumed, no settings.toml")
     try:
-        return settings_from(tomllib.loads(file.read_text(encoding="utf-8")))
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        settings = settings_from(table)
     except ValueError as error:
         raise SettingsError(f"{file}: {error}") from None
+    # A closed form that took in late sites has had more rounds than new runs of its method.
+    return settings.model_copy(update={"rounds": table.get("rounds", settings.rounds)})
 
 
 def longer(stored: Settings, settings: Settings) -> Settings:
@@ -197,13 +200,18 @@ def longer(stored: Settings, settings: Settings) -> Settings:
     )
 
 
-def require_resumable(settings: Settings, folder: Path) -> None:
-    """Raise `SettingsError` if the run in the folder cannot be resumed with these settings.
+def resumable(settings: Settings, folder: Path) -> Settings:
+    """Return these settings with the number of rounds of the run in the folder if it is resumed.
 
     A finished run can be resumed if the setting that ended it is increased: rounds, patience, or
-    `privacy.max-epsilon`.
+    `privacy.max-epsilon`. A finished closed form gets one further round, which takes in the clients
+    of late sites, whatever `rounds` says. Raise `SettingsError` if the run cannot be resumed.
     """
-    stored = stored_settings(folder)
+    stored, is_finished = stored_settings(folder), (folder / "summary.json").exists()
+    if _decides_rounds(settings):
+        if is_finished:
+            _require_late_clients_can_join(settings, folder)
+        settings = settings.model_copy(update={"rounds": stored.rounds + is_finished})
     before, wanted_settings = flat_settings(stored), flat_settings(settings)
     differing = [
         f"{key} = {wanted_settings[key]!r}, was {before[key]!r}"
@@ -217,8 +225,32 @@ def require_resumable(settings: Settings, folder: Path) -> None:
             f"{folder} cannot be resumed with other settings: {'; '.join(differing)}"
         )
     _require_raised(stored, settings, folder)
-    if (folder / "summary.json").exists():
+    if is_finished:
         _require_something_to_do(stored, settings, folder)
+    return settings
+
+
+def _decides_rounds(settings: Settings) -> bool:
+    """Whether the method sets the number of rounds, and neither the settings nor the data do."""
+    return method_named(settings.method).rounds is not None and not settings.has_round_per_stage
+
+
+def _require_late_clients_can_join(settings: Settings, folder: Path) -> None:
+    """Refuse a further round of a closed form in which it would be wrong or show too much.
+
+    settings: of a new run. A masked total hides each client's sums. Clients send the same sums
+    again, so the difference between a second total and the first would be the late clients' sums.
+    """
+    reason = ""
+    if settings.rounds > 1:
+        reason = "takes in a part of the data in each round, and late sites would miss parts"
+    elif settings.aggregation.secure:
+        reason = (
+            "aggregation.secure = true: a total with late sites minus the first total would show "
+            "what these sites sent"
+        )
+    if reason:
+        raise SettingsError(f"{folder}: this run is finished: {reason}")
 
 
 def _require_raised(before: Settings, settings: Settings, folder: Path) -> None:
@@ -267,9 +299,7 @@ def _require_something_to_do(before: Settings, settings: Settings, folder: Path)
     if summary.get("stopped") == "stages":
         raise SettingsError(f"{finished}: it has learnt every stage of its clients' data")
     if settings.all_rounds <= done:
-        is_closed_form = method_named(settings.method).rounds is not None
-        advice = "start a new run" if is_closed_form else "to go on raise rounds"
-        raise SettingsError(f"{finished}: all {done} rounds are done; {advice}")
+        raise SettingsError(f"{finished}: all {done} rounds are done; to go on raise rounds")
     if newest_checkpoint(folder / "checkpoint")[0] is None:
         raise SettingsError(f"{finished}, and has no intact checkpoint to resume from")
 

@@ -398,7 +398,9 @@ class Membership:
         except (Unusable, NameRefused) as error:
             self.roster.expel(self.roster.label_of(node_id))  # if it came back with other data
             # Perhaps the node's own name, from before a restart. An unnamed node is not waited for.
-            for_now = not isinstance(error, Unusable)
+            # Whether the run is for a node that cannot read its data, only its key's name can tell.
+            may_be_other = bool(self._named) and not self._identity.given_name(node_id)
+            for_now = may_be_other or not isinstance(error, Unusable)
             self._turn_away(node_id, str(error), for_now=for_now)
             return
         self._identity.enter(node_id, label, len(answer.samples))

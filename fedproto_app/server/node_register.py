@@ -24,14 +24,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import (
-    load_pem_public_key,
-    load_ssh_public_key,
-    ssh_key_fingerprint,
-)
-
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.events import shown
 from fedproto_app.core.whole_file import write_whole
@@ -147,10 +139,15 @@ def fingerprint(public_key: bytes) -> str:
 
     public_key: in PEM or OpenSSH format.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm  # most commands read no key
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.hashes import SHA256
+
     is_pem = public_key.startswith(b"-----BEGIN")
     try:
-        key: Any = (load_pem_public_key if is_pem else load_ssh_public_key)(public_key)
-        digest = ssh_key_fingerprint(key, SHA256())
+        load = serialization.load_pem_public_key if is_pem else serialization.load_ssh_public_key
+        key: Any = load(public_key)
+        digest = serialization.ssh_key_fingerprint(key, SHA256())
     except (ValueError, UnsupportedAlgorithm):
         return ""
     return "SHA256:" + b64encode(digest).decode().rstrip("=")

@@ -101,7 +101,7 @@ def run_locally(
 def run_on(grid: GridT, settings: Settings) -> tuple[RunFolder, GridT]:
     """Make a whole run on this grid."""
     with RunFolder(settings) as folder:
-        conduct(grid, settings, folder)
+        conduct(grid, folder)
     return folder, grid
 
 

@@ -117,7 +117,7 @@ def test_a_restored_run_ends_as_if_nothing_had_happened(
         settings = small_settings(tmp_path, **changes)
         grid = LocalGrid(settings, nodes_sharing(settings.data, 2, state))
         with RunFolder(settings) as folder:
-            conduct(grid, settings, folder)
+            conduct(grid, folder)
 
     runs, state, archive = tmp_path / "runs", tmp_path / "state", tmp_path / "all.tar.gz"
     monkeypatch.setattr(RunFolder, "write_checkpoint", write_when_allowed)

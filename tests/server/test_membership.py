@@ -193,6 +193,27 @@ def test_a_named_site_that_does_not_come_is_missing(
         small_settings(tmp_path, **{"nodes.names": "a,a"})
 
 
+@pytest.mark.parametrize(("registered", "counts"), [({}, False), ({1001: "south"}, True)])
+def test_a_site_without_data_that_may_not_be_named_does_not_count_as_arrived(
+    tmp_path: Path, registered: dict[int, str], counts: bool
+) -> None:
+    """One named site is there, and a node that cannot read its data may be another one."""
+    no_data = node_roster("", error="/data/a.csv: no such file")
+    federation, grid = federation_of(
+        tmp_path,
+        "north",
+        no_data,
+        registered=registered,
+        **{"nodes.names": "north,south", "nodes.minimum": 2},
+    )
+    if counts:
+        federation.members.await_nodes(grid)
+    else:
+        with pytest.raises(FederationError, match=r"^1 of 2 nodes came .*a\.csv: no such file"):
+            federation.members.await_nodes(grid)
+    assert labels(federation) == {"north"}
+
+
 def test_a_resumed_run_waits_for_the_nodes_that_are_named_now(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import Message, MessageType
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.engine.local import nodes_sharing
 from fedproto_app.experiments.invariants import apart, everything
 from fedproto_app.report.artefacts import RunFolder, settings_digest
-from fedproto_app.report.runs import read_rounds
+from fedproto_app.report.runs import read_clients, read_rounds
 from fedproto_app.server.checkpoint import stored_settings
 from fedproto_app.server_app import conduct
 from fedproto_app.settings import settings_from
-from tests.helpers.local_grid import LocalGrid, small_settings
+from tests.helpers.local_grid import BAD_NODE, LocalGrid, small_settings
 from tests.helpers.reported import fields_of, reported_metrics, with_fields, with_metric
 
 ERRORS = [3.0, 1.0, 2.0, 2.0, 0.5, 0.4]  # of validation, by round: the least of four is in round 2
@@ -63,7 +63,7 @@ def play(
     grid = LocalGrid(settings, nodes_sharing(settings.data, 2, tmp_path / "state"), tamper=count)
     change(grid)
     with RunFolder(settings) as folder, pytest.raises(Killed) if kill else nullcontext():
-        conduct(grid, settings, folder)
+        conduct(grid, folder)
     return folder.path
 
 
@@ -137,6 +137,47 @@ def test_power_that_fails_may_cost_lines_but_not_the_run(tmp_path: Path, complet
     file.write_bytes(b"".join(all_lines[:complete]) + all_lines[complete][:100])
     lines = read_rounds(play(tmp_path, method="solo", rounds=4))
     assert [line["round"] for line in lines] == [*range(1, complete + 1), 4]
+
+
+def lose_a_nodes_sums(grid: LocalGrid) -> None:
+    """Let one node's reply to the training order get lost."""
+
+    def is_lost(node: int, reply: Message) -> bool:
+        return node == BAD_NODE and reply.metadata.message_type == MessageType.TRAIN
+
+    grid.tamper = lambda node, reply: None if is_lost(node, reply) else reply
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"method": "kindred"},
+        {"method": "kindred", "kindred.sharing": "common"},
+        {"method": "analytic"},
+    ],
+)
+def test_a_finished_closed_form_takes_in_a_late_site_in_one_further_round(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """All clients end as if the site had been there in time, whatever `rounds` says."""
+    changes |= {"keep": "last", "rounds": 20}
+    expected = read_clients(play(tmp_path, "whole", **changes))
+    run = play(tmp_path, change=lose_a_nodes_sums, **changes)
+    assert read_clients(run).by_client("mse") != expected.by_client("mse")
+    added = play(tmp_path, kill=3, **changes)  # in the further round, before it is evaluated
+    assert not (added / "summary.json").exists()
+    added = play(tmp_path, **changes)
+    assert [line["round"] for line in read_rounds(added)] == [1, 2]
+    assert read_clients(added).by_client("mse") == expected.by_client("mse")
+    assert len(read_rounds(play(tmp_path, **changes))) == 3
+
+
+def test_a_further_round_of_noised_sums_costs_epsilon(tmp_path: Path) -> None:
+    changes = {"method": "analytic", "privacy.mechanism": "gaussian", "privacy.noise-multiplier": 5}
+    first = read_rounds(play(tmp_path, **changes))[-1]["privacy"]
+    second = read_rounds(play(tmp_path, **changes))[-1]["privacy"]
+    assert (first["releases"], second["releases"]) == (1, 2)
+    assert second["epsilon"] > first["epsilon"]
 
 
 def test_patience_is_remembered_and_a_run_that_lost_it_goes_on_with_more(tmp_path: Path) -> None:

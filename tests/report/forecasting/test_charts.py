@@ -14,6 +14,7 @@ from fedproto_app.core.errors import FedProtoError
 from fedproto_app.data import sources
 from fedproto_app.data.scale import Scale
 from fedproto_app.data.shared_read import forget
+from fedproto_app.data.sources import load_series
 from fedproto_app.node.store import ClientStore
 from fedproto_app.report.charts import draw, pictures_of
 from fedproto_app.report.forecasting import charts, responses

@@ -123,7 +123,7 @@ def error_message(tmp_path: Path, path: Path) -> str:
     settings = sequence_settings(tmp_path, **{"encoder.path": str(path)})
     grid = LocalGrid(settings, nodes(tmp_path))
     with pytest.raises(SettingsError) as caught:
-        conduct(grid, settings, RunFolder(settings))
+        conduct(grid, RunFolder(settings))
     assert {message.metadata.message_type for message in grid.sent} == {"query.roster"}
     message = str(caught.value)
     assert message.startswith(f"encoder.path = {str(path)!r}: ")

@@ -149,7 +149,7 @@ def run(
     nodes = synthetic_nodes(2, tmp_path / "state", "synthetic-air-writing")
     grid = LocalGrid(settings, nodes, tamper)
     folder = RunFolder(settings)
-    conduct(grid, settings, folder)
+    conduct(grid, folder)
     return folder, grid
 
 
