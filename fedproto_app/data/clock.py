@@ -327,7 +327,11 @@ def _of_months(all_times: Sequence[Times], clock: Clock) -> Clock | None:
 
 
 def _monthly(times: Times, clock: Clock) -> Clock | None:
-    """Return the clock of months at the offset of these times, None if they have no single one."""
+    """Return the clock of months on whose steps all these times lie, or None if there is none.
+
+    They may all lie on one day counted from the month's start or from its end, or on its first or
+    last business day, always at the same time of day.
+    """
     first = times[0].astype("datetime64[M]")
     since, until = times[0] - first, times[0] - (first + 1)
     offsets = [(since, _EVERY_DAY)] if since < _SHORTEST_MONTH else []

@@ -1,6 +1,7 @@
-"""The weekdays and times of day at which a client never has a value, such as a shop's Sundays.
+"""Find the weekdays and times of day at which a client never has a value.
 
-A forecast for them would be of something that does not happen, so it is left empty.
+A shop that is closed on Sundays has none then. Its forecast for a Sunday is left empty, because
+nothing will be sold.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from fedproto_app.data.clock import LARGEST_CHANCE, WEEKDAYS
 from fedproto_app.data.series import ClientSeries
 
-# A time of the week is empty if it came at least so often, and never with a value.
+# A time of the day or the week counts as empty if it has come this often without any value.
 FEWEST_TIMES = 5
 _DAY, _WEEK = 86_400_000_000, 7 * 86_400_000_000  # microseconds
 _MONDAY = 4 * _DAY  # after 1970-01-01, a Thursday
@@ -20,11 +21,12 @@ Positions = NDArray[np.int64]
 
 
 def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> NDArray[np.bool_]:
-    """Return whether the client never has a value at the times of these positions, [n].
+    """Return whether the client never has a value at the times of these positions [n].
 
-    A position is looked up by its time of day and by its time of the week, or for steps of months
-    by its place in the year. Without a clock these are its places in one period and in seven. The
-    whole series decides, and a time must have come `FEWEST_TIMES` times. period: in steps.
+    A position is empty if the series has no value at the same time of any day, or of any week. The
+    time must have come at least `FEWEST_TIMES` times, and so often that missing values by chance
+    are no explanation. Steps of months are compared by their place in the year. A series without a
+    clock is compared by the place in one period and in seven. period: in steps.
     """
     present = np.isfinite(series.values)
     empty = np.zeros(len(positions), dtype=bool)
@@ -44,7 +46,8 @@ def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> ND
 
 
 def empty_times_text(series: ClientSeries, period: int) -> str:
-    """Return the empty times of a week in words, such as "on Sundays", or "" if there are none."""
+    """Return when in the week the client has no values, such as "on Sundays", or "" if it always
+    has some."""
     week = series.start + np.arange(_week(series, period))
     empty = is_empty_time(series, week, period)
     if not empty.any():
@@ -73,8 +76,11 @@ def empty_times_text(series: ClientSeries, period: int) -> str:
 
 
 def _cycles(series: ClientSeries, positions: Positions, period: int) -> tuple[Positions, Positions]:
-    """Return each position's place in the day and in the week, both in the year if steps are
-    months, or in one and in seven periods without a clock."""
+    """Return the place of each position in its day and in its week.
+
+    For steps of months both are the place in the year. Without a clock they are the places in one
+    period and in seven.
+    """
     if series.clock is None:
         return positions % period, positions % (7 * period)
     if series.clock.months:
@@ -85,7 +91,7 @@ def _cycles(series: ClientSeries, positions: Positions, period: int) -> tuple[Po
 
 
 def _week(series: ClientSeries, period: int) -> int:
-    """Return how many steps a week has, a year if steps are months, or seven periods without a
+    """Return the number of steps in a week, in a year of months, or in seven periods without a
     clock."""
     if series.clock is None:
         return 7 * period
@@ -99,7 +105,10 @@ def _microseconds(series: ClientSeries, positions: Positions) -> Positions:
 
 
 def _hours(times: Positions, is_empty: NDArray[np.bool_]) -> str:
-    """Return the empty times of day in words, such as "from 22:00 to 05:00", both ends empty."""
+    """Return the empty times of day in words, such as "from 22:00 to 05:00".
+
+    The first and the last empty time are named.
+    """
     first = times[is_empty & ~np.roll(is_empty, 1)]
     last = times[is_empty & ~np.roll(is_empty, -1)]
     if len(first) != 1:

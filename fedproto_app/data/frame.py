@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,64 +117,13 @@ def known_settings(settings: Mapping[str, object]) -> DataSettings:
 
 
 @dataclass(frozen=True)
-class Labels:
-    """How a frame writes what a forecast returns: its clients' ids and the zone of its times.
-
-    ids: [N], with the type of the column, or of the names of a wide frame's columns. names: [N],
-    the clients' names. zone: None for times without a zone, or no times. unit: of its times, such
-    as year. times: the type of the column of times, None without one.
-    """
-
-    ids: Series
-    names: list[str]
-    zone: tzinfo | None
-    unit: str
-    times: Any
-
-    def put_on(self, forecasts: DataFrame) -> DataFrame:
-        """Return forecasts with the columns unique_id, names, and ds as the frame writes them."""
-        import numpy as np
-        import pandas as pd
-
-        places = {name: place for place, name in enumerate(self.names)}
-        rows = [places[name] for name in forecasts["unique_id"]]
-        times = forecasts["ds"]
-        if self.zone is not None and times.dtype.kind == "M":
-            if times.dt.tz is None:  # local days; in autumn an hour is there twice, in spring never
-                is_summer = np.ones(len(times), dtype=np.bool_)
-                shift = "shift_forward"
-                times = times.dt.tz_localize(self.zone, ambiguous=is_summer, nonexistent=shift)
-            times = times.dt.tz_convert(self.zone)
-        if isinstance(self.times, pd.PeriodDtype) and times.dtype.kind == "M":
-            times = times.dt.to_period(self.times.freq)
-        elif self.unit == "year":
-            times = times.dt.year.astype(self.times)
-        ids = self.ids.iloc[rows].infer_objects()
-        return forecasts.assign(unique_id=ids.array, ds=times)
-
-
-def labels_of(frame: DataFrame, id_col: str = "", time_col: str = "") -> Labels:
-    """Return the labels of a frame that `series_of_frame` can read."""
-    import pandas as pd
-
-    form = _form_of(frame, id_col, time_col)
-    if form.ids is None:
-        return Labels(pd.Series(form.labels), form.names, form.zone, form.unit, form.times)
-    column = form.flat[form.ids]
-    names = _names_in(column)
-    is_first = ~names.duplicated()
-    names_of_rows = names[is_first].tolist()
-    return Labels(column[is_first], names_of_rows, form.zone, form.unit, form.times)
-
-
-@dataclass(frozen=True)
-class _Form:
-    """A frame with its index as columns.
+class Form:
+    """A frame with its index as columns, and how it writes ids and times.
 
     flat: columns and rows are numbered. names: of the columns, as texts. labels: as the frame has
     them. is_long: whether it has a row for each client and time. ids: the place of a long frame's
-    column of clients, None if it is missing. zone, unit: of its times. times: the type of the
-    column of times, None without one.
+    column of clients, None if it is missing. zone, unit: of its times, None without a zone, and for
+    instance year. times: the type of the column of times, None without one.
     """
 
     flat: DataFrame
@@ -193,8 +142,39 @@ class _Form:
         opened = FrameFile(self.flat, WHERE, head)
         return TableFormat("frame", re.compile("$."), "", lambda *_: opened)
 
+    def put_on(self, forecasts: DataFrame) -> DataFrame:
+        """Return forecasts with the columns unique_id, names, and ds as the frame writes them."""
+        import numpy as np
+        import pandas as pd
 
-def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) -> _Form:
+        written = pd.Series(self.labels) if self.ids is None else self.flat[self.ids]
+        names = self.names if self.ids is None else _names_in(written).tolist()
+        places = {name: place for place, name in enumerate(names)}
+        ids = written.iloc[[places[name] for name in forecasts["unique_id"]]].infer_objects()
+        times = forecasts["ds"]
+        if self.zone is not None and times.dtype.kind == "M":
+            if times.dt.tz is None:  # local days; in autumn an hour is there twice, in spring never
+                is_summer = np.ones(len(times), dtype=np.bool_)
+                shift = "shift_forward"
+                times = times.dt.tz_localize(self.zone, ambiguous=is_summer, nonexistent=shift)
+            times = times.dt.tz_convert(self.zone)
+        if isinstance(self.times, pd.PeriodDtype) and times.dtype.kind == "M":
+            times = times.dt.to_period(self.times.freq)
+        elif self.unit == "year":
+            times = times.dt.year.astype(self.times)
+        return forecasts.assign(unique_id=ids.array, ds=times)
+
+
+def labels_of(frame: DataFrame, id_col: str = "", time_col: str = "") -> Form:
+    """Return how a frame that `series_of_frame` can read writes ids and times, without values."""
+    form = _form_of(frame, id_col, time_col)
+    if form.ids is None:
+        return replace(form, flat=form.flat.iloc[:0])
+    is_first = ~_names_in(form.flat[form.ids]).duplicated()
+    return replace(form, flat=form.flat.loc[is_first, [form.ids]])
+
+
+def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) -> Form:
     """Return the frame's form. Raises `DataError` if it is no frame, empty or ambiguous.
 
     utc: whether the times of a zone are moments, rather than days, by default as the frame shows.
@@ -233,7 +213,7 @@ def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) ->
     unit = "auto" if times is None else _unit_of(names[times], flat[times])
     kind = None if times is None else indexed.dtypes.iloc[times]
     is_long = bool(id_col) or ids is not None
-    return _Form(flat, names, labels, is_long, ids, zone, unit, kind)
+    return Form(flat, names, labels, is_long, ids, zone, unit, kind)
 
 
 def _names_in(column: Series) -> Series:

@@ -74,7 +74,8 @@ class Archive:
             raise DataError(f"{self._where(name)} {fault}") from None
 
     def require_names(self, required: Sequence[str], optional: Sequence[str]) -> None:
-        """Raise `DataError` for an archive with a missing or an unexpected array."""
+        """Raise `DataError` for an archive with a missing or an unexpected array, or with an
+        optional one of only one split, such as client_train without client_test."""
         if missing := set(required) - set(self.names):
             names = ", ".join(self.names)
             raise DataError(f"{self.path}: no array {', '.join(sorted(missing))}; it has {names}")
@@ -83,6 +84,12 @@ class Archive:
                 f"{self.path}: beside {', '.join(required)} only {', '.join(optional)} are "
                 f"expected, found {', '.join(sorted(unexpected))}"
             )
+        for name in self.names:
+            kind, _, split = name.rpartition("_")
+            if split in ("train", "test") and not {f"{kind}_train", f"{kind}_test"} <= {
+                *self.names
+            }:
+                raise DataError(f"{self.path}: {name} alone; both splits need it or none")
 
     def numbers(self, name: str, axes: int, expected: str) -> Array:
         """Return an array of numbers with so many axes. expected: its shape in messages."""

@@ -27,6 +27,7 @@ Style = Literal["plain", "point", "comma"]
 _SPACES = " \u00a0\u202f'\u2019"  # and apostrophes, which also stand between thousands
 _EXPONENT = r"(?:[eE][+-]?\d+)?"
 _PLAIN = re.compile(rf"[+-]?(?:\d+\.?\d*|\.\d+){_EXPONENT}")
+_MINUS_LAST = r"^(\d.*)-$"  # 12,5-, as SAP writes it
 _WRITTEN = {
     "point": (rf"[,{_SPACES}]", r"\."),
     "comma": (rf"[.{_SPACES}]", ","),
@@ -44,6 +45,7 @@ _PATTERNS = {"point": _pattern("point"), "comma": _pattern("comma")}
 
 def value_of(cell: str, style: Style = "plain") -> float | None:
     """Return the number that a cell holds, None if it is none in this style."""
+    cell = re.sub(_MINUS_LAST, r"-\1", cell)
     pattern = _PLAIN if style == "plain" else _PATTERNS[style]
     if not pattern.fullmatch(cell):
         return None
@@ -55,7 +57,15 @@ def value_of(cell: str, style: Style = "plain") -> float | None:
 
 def is_number(cell: str) -> bool:
     """Return whether a cell is a number in any style."""
+    cell = re.sub(_MINUS_LAST, r"-\1", cell)
     return any(pattern.fullmatch(cell) for pattern in _PATTERNS.values())
+
+
+def _texts(column: Series) -> Series:
+    """Return a column as texts without blanks around them, with each minus before its number."""
+    texts = column.astype(str).str.strip()
+    has_last = texts.str.endswith("-").any()
+    return texts.str.replace(_MINUS_LAST, r"-\1", regex=True) if has_last else texts
 
 
 def numbers_in(column: Series, style: Style) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -68,7 +78,7 @@ def numbers_in(column: Series, style: Style) -> tuple[NDArray[np.float64], NDArr
     if column.dtype.kind in "iuf":
         numbers = column.to_numpy(dtype=np.float64)
         return numbers, np.zeros(len(numbers), dtype=np.bool_)
-    texts = column.astype(str).str.strip()
+    texts = _texts(column)
     if style == "plain":
         plain = texts
     else:
@@ -105,7 +115,7 @@ class Evidence:
         """Look at a column. row_of: the name of a row in messages, by its number in the index."""
         if column.dtype.kind in "iuf":
             return  # a number of a file that knows types, not a text
-        texts = column[~_have_type(column)].dropna().astype(str).str.strip()
+        texts = _texts(column[~_have_type(column)].dropna())
         texts = texts[texts.str.contains(rf"[.,{_SPACES}]", regex=True).to_numpy(dtype=bool)]
         fits = {
             style: texts.str.fullmatch(pattern.pattern).to_numpy(dtype=bool)

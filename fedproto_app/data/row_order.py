@@ -1,10 +1,11 @@
-"""Bring the rows of a client, or of a file of clients, into the order of time.
+"""Sort the rows of a client, or of a file of clients, by time, and keep each time once.
 
-Rows may come in any order. Local times may have an hour twice, when clocks went back. With
-``data.time-zone`` times are converted to UTC. Without it, the two values of an hour are averaged,
-so that the time of day stays the time of people's day. An hour left out in spring is a missing
-value. Other rows that come twice are kept once if their values agree, and refused if not. Times
-that a logger stamps a little late are rounded to the step.
+When clocks go back in autumn, local times have an hour twice. With ``data.time-zone`` they are
+converted to UTC, and both hours are kept. Without it, the values of the two hours are averaged, so
+that later rows keep their local time of day. The hour that clocks skip in spring is missing.
+
+Other rows with the same time are kept once if their values agree, and otherwise refused. Times
+that a logger wrote a little late are rounded to the step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _HOUR = np.timedelta64(1, "h")
 _MONTHS_BACK = (4, 9, 10, 11)
 _SUNDAY = 6
 _LAST_HOUR_BACK = 3  # the latest hour of the day that comes twice
-# Distances, in seconds, at which loggers write.
+# The steps, in seconds, at which loggers usually write.
 _ROUND_STEPS = np.array(
     [1, 2, 5, 10, 15, 20, 30, *(60 * n for n in (1, 2, 5, 10, 12, 15, 20, 30))]
     + [3600 * n for n in (1, 2, 3, 4, 6, 8, 12, 24)]
@@ -46,12 +47,13 @@ def row_number(place: int) -> str:
 
 @dataclass(frozen=True)
 class FileRows:
-    """The rows of a client, or of several clients that share them, in the order of the file.
+    """The rows of a client, or of several clients in one table, in the order of the file.
 
-    stamps: [T], None if the rows are counted. values: [T, N + k], a column for each client, and k
-    columns known in advance. clients: their names, N. where, row: the names of the file and, by its
-    place, of a row in messages. places: of these rows in the file, [T], by default all of them.
-    notes: what a person should know of how the file was read.
+    stamps: the times [T], or None if the file has none. values: [T, N + k], a column for each
+    client, then k columns known in advance. clients: the names of the N clients. where: the name of
+    the file in messages. row: returns the name of a row in messages for its place in the file.
+    places: the place of each row in the file, [T], by default 0 to T − 1. notes: what a person
+    should know of how the file was read.
     """
 
     stamps: Stamps | None
@@ -65,11 +67,11 @@ class FileRows:
 
 @dataclass(frozen=True)
 class TimedRows:
-    """Rows in the order of time.
+    """Rows sorted by time.
 
     stamps: [T]. values: [T, N + k]. places: the place of each row in the file, [T]. notes: what a
-    person should know of how they were put in order. counts: further notes with the number of rows
-    that each applies to, which `with_counts` adds over the clients.
+    person should know of how they were sorted. counts: further notes, with the number of rows to
+    which each applies. `with_counts` adds these numbers over all clients.
     """
 
     stamps: Stamps
@@ -80,7 +82,7 @@ class TimedRows:
 
 
 def with_counts(rows: Sequence[TimedRows]) -> list[TimedRows]:
-    """Return the rows of all clients of a source with the total of each count among their notes."""
+    """Return the rows of all clients, with the total of each count over the clients as a note."""
     counts: Counter[str] = Counter()
     for of_client in rows:
         counts.update(of_client.counts)
@@ -89,7 +91,7 @@ def with_counts(rows: Sequence[TimedRows]) -> list[TimedRows]:
 
 
 class TimeTwice(DataError):
-    """A time comes twice with different values. rows: the places of two such rows in the file."""
+    """Two rows have the same time and different values. rows: their places in the file."""
 
     def __init__(self, message: str, rows: tuple[int, int]) -> None:
         super().__init__(message)
@@ -97,14 +99,14 @@ class TimeTwice(DataError):
 
 
 def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> TimedRows:
-    """Return rows with times in the order of time.
+    """Return the rows sorted by time, with each time once. The rows must have times.
 
-    zone: of local times, such as Europe/Berlin, or "". repeated: how rows of the same time are
-    treated.
+    zone: the zone of local times, such as Europe/Berlin, or "". repeated: what is done with rows
+    that have the same time and different values.
 
-    Raises `TimeTwice` for a time with two values, and `DataError` for a missing time, an unknown
-    zone, and a local time that the zone does not have, or has twice with nothing to show which of
-    them it is.
+    Raises `TimeTwice` for such rows if `repeated` refuses them. Raises `DataError` for a missing
+    time, an unknown zone, a local time that the zone skips, and one that it has twice if the order
+    of the rows does not show which is meant.
     """
     stamps, values, where, row = rows.stamps, rows.values, rows.where, rows.row
     assert stamps is not None  # rows that are counted are in order
@@ -113,15 +115,15 @@ def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> T
         raise DataError(f"{where}: {row(int(in_file[missing.argmax()]))} has no time")
     if zone:
         stamps = _in_utc(stamps, zone, where, lambda place: row(int(in_file[place])))
-    notes = (*rows.notes, *stamps.notes)
-    order = np.arange(len(stamps.times))
-    if (np.diff(stamps.times) < np.timedelta64(0)).any():
+    notes, places = (*rows.notes, *stamps.notes), in_file
+    if (stamps.times[1:] < stamps.times[:-1]).any():
         _, firsts = np.unique(stamps.times, return_index=True)
         notes = (*notes, SORTED) if (np.diff(firsts) < 0).any() else notes
         order = np.argsort(stamps.times, kind="stable")
         stamps, values = replace(stamps, times=stamps.times[order]), values[order]
-    ordered = _rounded(TimedRows(stamps, values, in_file[order], notes))
-    if (np.diff(ordered.stamps.times) > np.timedelta64(0)).all():
+        places = in_file[order]
+    ordered = _rounded(TimedRows(stamps, values, places, notes))
+    if (ordered.stamps.times[1:] > ordered.stamps.times[:-1]).all():
         return ordered
     unique, counts = np.unique(ordered.stamps.times, return_counts=True)
     is_local = not stamps.utc and not stamps.is_count
@@ -150,9 +152,10 @@ def _each_time_once(
     row: RowName,
     repeated: Repeated,
 ) -> TimedRows:
-    """Return each time once, if the values present agree. Raises `TimeTwice` if they do not.
+    """Return one row for each time. Missing values take the value of another row of that time.
 
-    counts: the number of rows of each time, in the order of time. repeated: what is done instead.
+    counts: the number of rows of each time, in the order of time. repeated: which value is taken
+    where values differ. Raises `TimeTwice` if it is "refuse".
     """
     firsts = np.cumsum(counts) - counts
     lowest = np.fmin.reduceat(rows.values, firsts)
@@ -191,10 +194,10 @@ def _each_time_once(
 
 
 def _rounded(rows: TimedRows) -> TimedRows:
-    """Return the rows at whole steps since 1970, if a logger stamped most of them a little late.
+    """Return the rows with times rounded to whole steps since 1970, if all are close to such steps.
 
-    Rows far from a step are left out if they hold no value. Otherwise nothing is rounded, so that
-    the clock refuses them.
+    Rows farther from a step are left out if they hold no value. If one of them holds a value,
+    nothing is rounded, and the clock later refuses the irregular times.
     """
     times = rows.stamps.times
     distances = np.diff(times)
@@ -229,7 +232,10 @@ def _rounded(rows: TimedRows) -> TimedRows:
 
 
 def _of_groups(values: Matrix, counts: NDArray[np.intp], take: Literal["mean", "last"]) -> Matrix:
-    """Return the mean or last present value of each group of rows. counts: rows in each group."""
+    """Return the mean or the last value that is present in each group of rows.
+
+    counts: the number of rows in each group.
+    """
     import pandas as pd
 
     groups = pd.DataFrame(values).groupby(np.repeat(np.arange(len(counts)), counts))
@@ -237,10 +243,11 @@ def _of_groups(values: Matrix, counts: NDArray[np.intp], take: Literal["mean", "
 
 
 def _hours_twice(unique: Times, counts: NDArray[np.intp]) -> Times | None:
-    """Return when the hours that come twice begin, None unless these are changes of clocks.
+    """Return when the hours begin that come twice because clocks went back.
 
-    unique: increasing times. counts: how often each of them comes. In such an hour, on a Sunday
-    night, all times come twice, and no other time does.
+    Return None if repeated times have another cause. When clocks go back, every time of one hour on
+    a Sunday night comes twice, and no other time does. unique: increasing times. counts: how often
+    each of them comes.
     """
     step = sampling_step(unique)
     if step is None or step > _HOUR or counts.max() > 2:
@@ -262,7 +269,7 @@ def _may_be_set_back(local: np.datetime64) -> bool:
 
 
 def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
-    """Return local times in UTC. A file may run backwards."""
+    """Return local times in UTC. Rows may be in descending order of time."""
     import pandas as pd
 
     try:

@@ -307,7 +307,8 @@ class Table:
         if unit == "excel":
             day = times[codes[0]].item()
             notes = (*notes, f"{title} holds Excel's days: {texts[codes[0]]} is {day}")
-        if count := int(is_24[codes].sum()):
+        if is_24.any():
+            count = int(is_24[codes].sum())
             notes = (*notes, f"times at 24:00, read as 00:00 of the next day: {count:,}")
         return replace(stamps, times=times[codes], notes=notes)
 
@@ -416,7 +417,7 @@ class TableFile(ABC):
         )
         if len(faults) > _MOST_FAULTS:
             table.numbers()
-        return _joined(_without_totals(_without_names(table)))
+        return _joined(_of_values(table))
 
     def _styles(self, columns: Columns) -> Iterator[tuple[Style, str]]:
         """Yield a style and a note on it, by the first rows if these show it, and then by all
@@ -572,33 +573,25 @@ def is_total(cell: str) -> bool:
     return cell.lower().rstrip(":") in _TOTALS
 
 
-def _without_names(table: Table) -> Table:
-    """Return the table without rows that hold the names again, as where files were joined."""
-    place = table.columns.times
-    if place is None:
+def _of_values(table: Table) -> Table:
+    """Return the table without rows that repeat its names, as where files were joined, and without
+    a last row of totals."""
+    place, notes = table.columns.times, list(table.notes)
+    if place is None or table.texts[place].dtype != "category":
         return table
     name, column = table.head.names[place], table.texts[place]
-    if not name or column.dtype.kind in "Mmiufb":
-        return table
-    texts = column.cat.categories
-    if not (spellings := texts[texts.str.strip() == name]).size:
-        return table
-    is_name = column.isin(spellings).to_numpy()
-    first = table.row_of(int(is_name.argmax()))
-    note = f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
-    return replace(table.select(np.flatnonzero(~is_name)), notes=(*table.notes, note))
-
-
-def _without_totals(table: Table) -> Table:
-    """Return the table without a last row of totals, where a time should stand."""
-    place = table.columns.times
-    if place is None or len(table.values) < 2:
-        return table
-    last = str(table.texts[place].iloc[-1]).strip()
-    if not is_total(last):
-        return table
-    note = f"{table.row_of(len(table.values) - 1)}, {last!r}, is left out"
-    return replace(table.select(np.arange(len(table.values) - 1)), notes=(*table.notes, note))
+    texts, is_name = column.cat.categories, np.zeros(len(column), dtype=np.bool_)
+    if name and (spellings := texts[texts.str.strip() == name]).size:
+        is_name = column.isin(spellings).to_numpy()
+        first = table.row_of(int(is_name.argmax()))
+        notes.append(
+            f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
+        )
+    rows = np.flatnonzero(~is_name)
+    if len(rows) > 1 and is_total(last := str(column.iloc[rows[-1]]).strip()):
+        notes.append(f"{table.row_of(int(rows[-1]))}, {last!r}, is left out")
+        rows = rows[:-1]
+    return replace(table.select(rows), notes=tuple(notes)) if len(rows) < len(column) else table
 
 
 def _joined(table: Table) -> Table:
@@ -612,7 +605,7 @@ def _joined(table: Table) -> Table:
         unique = parts.drop_duplicates().astype(object).fillna("")
         cells = [tuple(map(str.strip, row)) for row in unique.itertuples(index=False)]
         is_client = first == table.columns.clients
-        join = client_of_parts if is_client else time_of_parts
+        join = "/".join if is_client else time_of_parts
         joined = [join(row) if all(row) else None for row in cells]
         if is_client and len(set(joined)) < len(set(cells)):
             raise DataError(
@@ -626,11 +619,6 @@ def _joined(table: Table) -> Table:
         become = "names of the clients" if is_client else "times"
         notes = (*notes, f"{names} are joined into {become}, such as {joined[0]!r}")
     return replace(table, texts=texts, notes=notes)
-
-
-def client_of_parts(cells: Sequence[str]) -> str:
-    """Return the client that several cells name together."""
-    return "/".join(cells)
 
 
 def time_of_parts(cells: Sequence[str]) -> str:

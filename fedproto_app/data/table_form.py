@@ -30,7 +30,6 @@ from fedproto_app.data.table import (
     PARTS_OF_TIME,
     TIME_NAMES,
     UNNAMED,
-    client_of_parts,
     is_clock_time,
     is_date,
     is_fraction,
@@ -208,7 +207,7 @@ class _Decision:
         columns = [self.columns[names.index(name)] for name in chosen]
         if len(columns) == 1:
             return columns[0]
-        return self._join(columns, client_of_parts if "client" in key else time_of_parts)
+        return self._join(columns, "/".join if "client" in key else time_of_parts)
 
     def _join(self, columns: Sequence[Column], join: Callable[[Sequence[str]], str]) -> Column:
         cells, last = (
@@ -340,7 +339,7 @@ class _Decision:
                 ([a, b] for a in of_kind for b in of_kind if _tells_apart([times, a, b])), None
             )
             if pair is not None and of_kind is texts:
-                return self._join(pair, client_of_parts)
+                return self._join(pair, "/".join)
             if of_kind:
                 return constant or of_kind[0]
         return constant

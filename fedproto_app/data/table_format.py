@@ -220,15 +220,16 @@ def sample_of_rows(
 
 
 def _sample_of(tables: TableFormat, path: Path, _: DataSettings) -> Sample:
-    """Return the first and last rows of a table. The whole file is read."""
-    import pandas as pd
-
+    """Return the first and last rows of a table, which is read block by block."""
     file = tables.open(path, DataSettings())
-    names = file.head.names
-    frame = pd.concat(file.blocks(Columns(list(range(len(names)))), "texts"))
-    first, last = frame.iloc[:LOOKED_AT], frame.iloc[LOOKED_AT:].tail(LOOKED_AT)
+    names, count, last = file.head.names, 0, None
+    for block in file.blocks(Columns(list(range(len(names)))), "texts"):
+        if not count:
+            first = block.head(LOOKED_AT)
+        last = block.iloc[max(0, LOOKED_AT - count) :].tail(LOOKED_AT)
+        count += len(block)
     columns = [
         Column("" if name == INDEX else name, list(map(str, first[p])), list(map(str, last[p])))
         for p, name in enumerate(names)
     ]
-    return Sample(columns, len(frame), has_times=file.head.times is not None)
+    return Sample(columns, count, has_times=file.head.times is not None)

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,7 @@ def load_long(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSer
     def select(file: TableFile) -> Columns:
         return _with_known(long_columns(file.head, settings), file, settings)
 
-    yield from _of_long_rows(settings, tables, select)
+    yield from _of_rows(settings, tables, _paths(settings, tables), select)
 
 
 def load_covariates(
@@ -118,102 +119,92 @@ def load_covariates(
     all missing. Its name is "" without a column of clients.
     """
     select = partial(_covariate_columns, settings=settings)
-    yield from _of_long_rows(settings, tables, select, clock or _COUNT)
-
-
-def _of_long_rows(
-    settings: DataSettings,
-    tables: TableFormat,
-    select: Callable[[TableFile], Columns],
-    usual: Clock | None = None,
-) -> Iterator[ClientSeries]:
-    """Yield the clients of a table with a row for each client and time.
-
-    select: returns its columns. usual: as for `series_of`.
-    """
-    import pandas as pd
-    from pandas.api.types import union_categoricals
-
-    path = Path(settings.path)
-    paths = _files(settings, tables) if path.is_dir() else [path]
-    used_tables, chosen_clients = _read(paths, select, tables, settings), settings.choice.clients
-    if settings.unfold:
-        used_tables = [table.unfolded() for table in used_tables]
-    clients_by_table = [table.clients() for table in used_tables]
-    clients = pd.Series(union_categoricals(clients_by_table))
-    require_available(
-        chosen_clients, list(clients.cat.categories), "clients", "client", settings.path
-    )
-    if chosen_clients:
-        rows_of = [np.flatnonzero(of_table.isin(chosen_clients)) for of_table in clients_by_table]
-        used_tables = [
-            table.select(table_rows)
-            for table, table_rows in zip(used_tables, rows_of, strict=True)
-            if table_rows.size
-        ]
-        clients = clients[clients.isin(chosen_clients)].reset_index(drop=True)
-    names, codes = clients.cat.categories, clients.cat.codes.to_numpy()
-    counts = np.bincount(codes, minlength=len(names))  # 0 for clients that are not chosen
-    require_few_columns(int(np.count_nonzero(counts)), settings.path, "clients")
-    places_of = np.split(np.argsort(codes, kind="stable"), counts.cumsum()[:-1])
-    values, known, notes_on_texts = _values_and_known(used_tables)
-    stamps = _stamps(used_tables, settings)
-    # No table lacks times: `long_columns` requires them, and `unfolded` counts steps.
-    all_stamps = [of_table for of_table in stamps if of_table is not None]
-    all_times = np.concatenate([of_table.times for of_table in all_stamps])
-    all_notes = [
-        *(note for table in used_tables for note in table.notes),
-        *(note for of_table in all_stamps for note in of_table.notes),
-        *_notes_on_spellings(used_tables),
-        *notes_on_texts,
-    ]
-    notes = tuple(dict.fromkeys(all_notes))
-    has_targets, row_of = bool(used_tables[0].columns.targets), _rows_of(used_tables)
-    rows = [
-        FileRows(
-            replace(all_stamps[0], times=all_times[places], notes=()),
-            values[places],
-            f"{settings.path}: client {name!r}" if name else settings.path,
-            [str(name) or (tables.client_of(path) if has_targets else "")],
-            row_of,
-            places,
-            notes,
-        )
-        for name, places in zip(names, places_of, strict=True)
-        if places.size
-    ]
-    if all_stamps[0].utc and not has_targets:
-        # Covariates in UTC go with series whose local times are converted to UTC.
-        settings = settings.model_copy(update={"time_zone": ""})
-    columns = used_tables[0].column_names
-    yield from _series(rows, used_tables, paths, tables, settings, columns, known, usual)
+    yield from _of_rows(settings, tables, _paths(settings, tables), select, clock or _COUNT)
 
 
 def load_folder(settings: DataSettings, tables: TableFormat) -> Iterator[ClientSeries]:
     """Yield a client for each file of a folder, named after the file, in order of names."""
-    paths = chosen(_files(settings, tables), tables.client_of, settings, settings.path)
+    paths = chosen(_paths(settings, tables), tables.client_of, settings, settings.path)
 
     def select(file: TableFile) -> Columns:
         return _with_known(_one_column(file.head, settings, tables), file, settings)
 
-    used_tables = _read(paths, select, tables, settings)
-    values, known, notes_on_texts = _values_and_known(used_tables)
-    stamps = _stamps(used_tables, settings)
-    ends = np.cumsum([len(table.values) for table in used_tables])
-    row_of = _rows_of(used_tables, with_files=False)
+    yield from _of_rows(settings, tables, paths, select, by_file=True)
+
+
+def _of_rows(
+    settings: DataSettings,
+    tables: TableFormat,
+    paths: Sequence[Path],
+    select: Callable[[TableFile], Columns],
+    usual: Clock | None = None,
+    *,
+    by_file: bool = False,
+) -> Iterator[ClientSeries]:
+    """Yield the clients of tables with a row for each client and time.
+
+    select: returns a table's columns. usual: as for `series_of`. by_file: whether each file is a
+    client, instead of each name in a column.
+    """
+    read = _read(paths, select, tables, settings)
+    if settings.unfold:
+        read = [table.unfolded() for table in read]
+    if by_file:
+        names = [tables.client_of(path) for path in paths]
+        codes = np.repeat(np.arange(len(read)), [len(table.values) for table in read])
+        sources = list(map(str, paths))
+    else:
+        read, clients = _of_chosen(read, settings)
+        names, codes = list(clients.cat.categories), clients.cat.codes.to_numpy()
+        sources = [f"{settings.path}: client {n!r}" if n else settings.path for n in names]
+    counts = np.bincount(codes, minlength=len(names))  # 0 for clients that are not chosen
+    require_few_columns(int(np.count_nonzero(counts)), settings.path, "clients")
+    places_of = np.split(np.argsort(codes, kind="stable"), counts.cumsum()[:-1])
+    values, known, notes_on_texts = _values_and_known(read)
+    stamps = _stamps(read, settings)
+    notes = [
+        [*table.notes, *(of_table.notes if of_table else ())]
+        for table, of_table in zip(read, stamps, strict=True)
+    ]
+    if not by_file:
+        notes = [[*chain(*notes), *_notes_on_spellings(read)]] * len(names)
+    times = np.concatenate([of_table.times for of_table in stamps if of_table] or [[]])
+    has_targets, row_of = bool(read[0].columns.targets), _rows_of(read, with_files=not by_file)
     rows = [
         FileRows(
-            of_file,
-            values[end - len(table.values) : end],
-            table.where,
-            [tables.client_of(path)],
+            stamps[0] and replace(stamps[0], times=times[places], notes=()),
+            values[places],
+            where,
+            [str(name) or (tables.client_of(paths[0]) if has_targets else "")],
             row_of,
-            np.arange(end - len(table.values), end),
-            (*table.notes, *notes_on_texts),
+            places,
+            tuple(dict.fromkeys([*of_client, *notes_on_texts])),
         )
-        for table, of_file, path, end in zip(used_tables, stamps, paths, ends, strict=True)
+        for name, where, places, of_client in zip(names, sources, places_of, notes, strict=True)
+        if places.size
     ]
-    yield from _series(rows, used_tables, paths, tables, settings, known=known)
+    if stamps[0] and stamps[0].utc and not has_targets:
+        # Covariates in UTC go with series whose local times are converted to UTC.
+        settings = settings.model_copy(update={"time_zone": ""})
+    columns = None if by_file else read[0].column_names
+    yield from _series(rows, read, paths, tables, settings, columns, known, usual)
+
+
+def _of_chosen(read: Sequence[Table], settings: DataSettings) -> tuple[list[Table], Series]:
+    """Return the tables with the rows of the chosen clients alone, and the client of each row."""
+    import pandas as pd
+    from pandas.api.types import union_categoricals
+
+    chosen_clients, clients = settings.choice.clients, [table.clients() for table in read]
+    joined = pd.Series(union_categoricals(clients))
+    require_available(
+        chosen_clients, list(joined.cat.categories), "clients", "client", settings.path
+    )
+    if not chosen_clients:
+        return list(read), joined
+    rows_of = [np.flatnonzero(of_table.isin(chosen_clients)) for of_table in clients]
+    of_chosen = [table.select(rows) for table, rows in zip(read, rows_of, strict=True) if rows.size]
+    return of_chosen, joined[joined.isin(chosen_clients)].reset_index(drop=True)
 
 
 def _series(
@@ -254,10 +245,10 @@ def _with_cause(
 
     Reads the other columns, so only after an error.
     """
-    (table, first_place), (other_table, second_place) = map(_place_in(read), error.rows)
-    if table is not other_table:
+    (number, first_place), (second_number, second_place) = map(_place_in(read), error.rows)
+    if number != second_number:
         return error
-    places = (first_place, second_place)
+    table, places = read[number], (first_place, second_place)
     client = table.title(table.columns.clients)
     if client:
         first, second = (str(table.written_clients().iloc[place]) for place in places)
@@ -536,20 +527,22 @@ def _rows_of(tables: Sequence[Table], *, with_files: bool = True) -> Callable[[i
     place_in = _place_in(tables)
 
     def row_of(joined_place: int) -> str:
-        table, place = place_in(joined_place)
-        row = table.row_of(place)
-        return f"{Path(table.where).name}, {row}" if with_files and len(tables) > 1 else row
+        number, place = place_in(joined_place)
+        row = tables[number].row_of(place)
+        return (
+            f"{Path(tables[number].where).name}, {row}" if with_files and len(tables) > 1 else row
+        )
 
     return row_of
 
 
-def _place_in(tables: Sequence[Table]) -> Callable[[int], tuple[Table, int]]:
-    """Return a function that finds the table and the place of a row of the joined tables."""
+def _place_in(tables: Sequence[Table]) -> Callable[[int], tuple[int, int]]:
+    """Return a function that finds a row of the joined tables: its table's number, its place."""
     ends = np.cumsum([len(table.values) for table in tables])
 
-    def place_in(joined_place: int) -> tuple[Table, int]:
+    def place_in(joined_place: int) -> tuple[int, int]:
         number = int(np.searchsorted(ends, joined_place, side="right"))
-        return tables[number], joined_place - int(ends[number]) + len(tables[number].values)
+        return number, joined_place - int(ends[number]) + len(tables[number].values)
 
     return place_in
 
@@ -571,9 +564,11 @@ def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Colu
     return columns
 
 
-def _files(settings: DataSettings, tables: TableFormat) -> list[Path]:
-    """Return the files directly in the folder that have a suffix of the format."""
+def _paths(settings: DataSettings, tables: TableFormat) -> list[Path]:
+    """Return the file, or the files directly in the folder that have a suffix of the format."""
     folder = Path(settings.path)
+    if not folder.is_dir():
+        return [folder]
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     paths = tables.files_in(entries)
     if not paths:

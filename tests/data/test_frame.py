@@ -131,12 +131,12 @@ def test_saved_series_are_read_by_other_processes(tmp_path: Path) -> None:
 
 def test_saved_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     arrays = dict(np.load(saved_series(series_of_frame(WIDE), tmp_path)))
-    wrong_arrays = {
-        "lengths": np.array([5, 6]),
-        "clocks": np.full((2, 3), -1),
-        "starts": np.zeros(3, dtype=int),
-    }
-    for name, wrong in wrong_arrays.items():
-        np.savez(tmp_path / "wrong.npz", allow_pickle=False, **{**arrays, name: wrong})
+    about = arrays["series"].tolist()
+    changed = [
+        about[1].replace(old, new) for old, new in ((" 5,", " 6,"), ("[", "[-1,"), ("]", "]]"))
+    ]
+    wrong_arrays = [{"series": np.array([about[0], text])} for text in changed]
+    for wrong in wrong_arrays:
+        np.savez(tmp_path / "wrong.npz", allow_pickle=False, **{**arrays, **wrong})
         with pytest.raises(DataError, match="do not fit together"):
             load_series(DataSettings(source="npz", path=str(tmp_path / "wrong.npz")))

@@ -121,10 +121,10 @@ def test_a_frame_has_the_columns_and_its_saved_series_too(tmp_path: Path) -> Non
     assert saved_series(series_of_frame(warmer, data=data), tmp_path) != path
     assert len(list(tmp_path.iterdir())) == 2
     arrays = dict(np.load(path))
-    wrongs = {"rows": np.array([3, 3]), "columns": np.array(["a"] * 5), "known": np.zeros(5)}
+    wrongs = {"known": np.zeros(5), "columns": np.array(["a"] * 5), "values": np.zeros(3)}
     for name, wrong in wrongs.items():
         np.savez(tmp_path / "wrong.npz", **{**arrays, name: wrong})
-        with pytest.raises(DataError, match=r"known in advance do not fit|has shape"):
+        with pytest.raises(DataError, match=r"do not fit together|has shape"):
             load(tmp_path / "wrong.npz", "npz")
 
 

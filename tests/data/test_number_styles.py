@@ -29,6 +29,8 @@ from fedproto_app.data.number_styles import numbers_in, style_of, value_of
         ("1,100'200", None, None),
         (".5", 0.5, None),
         ("1e3", 1000, 1000),
+        ("1.100,5-", None, -1100.5),  # as SAP writes it
+        ("-5-", None, None),
         ("1,2,3", None, None),
         ("kW", None, None),
         ("", None, None),

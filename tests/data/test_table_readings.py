@@ -33,6 +33,10 @@ def value(client: int, hour: int) -> float:
     return 10 * client + hour % 24 + 0.5
 
 
+def comma(number: float) -> str:
+    return str(number).replace(".", ",")
+
+
 def wide(form: str = "%Y-%m-%d %H:%M", sign: str = ",") -> str:
     lines = (
         [f"{time:{form}}", *(str(value(c, h)) for c in range(3))] for h, time in enumerate(HOURS)
@@ -109,6 +113,13 @@ READ: dict[str, tuple[str, dict[str, object], list[str]]] = {
         ),
         {},
         ["column 'Datum' holds Excel's days: 45292.000000000 is 2024-01-01 00:00:00"],
+    ),
+    "a list that SAP printed": (
+        f"{'-' * 30}\n|Werk|Zeit            | Menge|\n{'-' * 30}\n"
+        + rows(lambda c, h: f"|c{c}  |{HOURS[h]:%d.%m.%Y %H:%M}| {comma(value(c, h))} |")
+        + "-" * 30,
+        {},
+        ["'0,5' in line 2 is read as 0.5, and other numbers alike"],
     ),
     "two columns name a client": (
         "shop,item,ds,y\n" + rows(lambda c, h: f"c,{c},{HOURS[h]},{value(c, h)}"),

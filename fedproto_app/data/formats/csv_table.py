@@ -54,6 +54,8 @@ _MARKS = {  # first bytes of files that are not text
 }
 _IF_TITLES = "; if the names of the columns stand further down, set data.header to their line"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_RULE = re.compile(rb"^[-|+]*-{3}[-|+]*\r?\n", re.MULTILINE)  # a line of dashes, as SAP draws it
+_BARS = re.compile(rb"^\|(.*)\|\r?$", re.MULTILINE)
 _LINE_END = ord("\n")
 
 
@@ -216,7 +218,7 @@ def _checked(
 def _without_blank_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield these blocks of whole lines without the empty lines that end the file."""
     blank = b""
-    for block in blocks:
+    for block in filter(None, blocks):
         if block[-2:-1] in b"\r\n":
             if not (text := block.rstrip(b"\r\n")):
                 blank += block
@@ -231,9 +233,10 @@ def _without_blank_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
 def _blocks(source: Path | bytes, where: str) -> Iterator[bytes]:
     """Yield the text of a file in blocks of whole lines, each ended by a line feed.
 
-    Raises `DataError` for a file that is no UTF-8 text, too large, or has too long a line.
+    A list that SAP printed comes without its lines of dashes and the bars around each line. Raises
+    `DataError` for a file that is no UTF-8 text, too large, or has too long a line.
     """
-    size = 0
+    size, is_list = 0, False
     with open_unpacked(source, where) as stream:
         while block := stream.read(_PIECE):
             end_of_line = stream.readline(LONGEST_LINE + 1)
@@ -251,7 +254,9 @@ def _blocks(source: Path | bytes, where: str) -> Iterator[bytes]:
             require_room(size, where)
             if size == len(block):
                 block = block.removeprefix(_BYTE_ORDER_MARK)
-            yield block if block.endswith(b"\n") else block + b"\n"
+                is_list = _RULE.match(block) is not None
+            block = block if block.endswith(b"\n") else block + b"\n"
+            yield _BARS.sub(rb"\1", _RULE.sub(b"", block)) if is_list else block
 
 
 def _require_no_mark(content: bytes, where: str) -> None:

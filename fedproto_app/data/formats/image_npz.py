@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +22,7 @@ from fedproto_app.data.images.pool import (
 from fedproto_app.data.npz_archive import Archive, Array, open_archive
 from fedproto_app.settings import DataSettings
 
-_SPLITS = ("train", "test")
-_REQUIRED = tuple(f"{kind}_{split}" for split in _SPLITS for kind in ("x", "y"))
-_OPTIONAL = ("classes", *(f"{kind}_{split}" for kind in ("client", "stage") for split in _SPLITS))
-_UNDIVIDED = (("x", "y"), ("classes", "client"))  # required and optional without a test part
+_SPLITS = ("_train", "_test")
 
 
 def load_image_npz(settings: DataSettings) -> ImagePool:
@@ -44,56 +41,43 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
     """
     path = Path(settings.path)
     with open_archive(path) as archive:
-        if "x" in archive.names:
-            return _undivided(archive, settings)
-        _require_arrays(archive)
-        layouts = {split: _layout(archive, f"x_{split}") for split in _SPLITS}
-        if layouts["train"].image != layouts["test"].image:
+        suffixes = ("",) if "x" in archive.names else _SPLITS
+        kinds = ("client", "stage") if len(suffixes) == 2 else ("client",)
+        required, optional = (
+            [kind + suffix for kind in of_images for suffix in suffixes]
+            for of_images in (("x", "y"), kinds)
+        )
+        archive.require_names(required, ["classes", *optional])
+        layouts = [_layout(archive, f"x{suffix}") for suffix in suffixes]
+        if layouts[0].image != layouts[-1].image:
             raise DataError(
-                f"{path}: images of x_train are {layouts['train'].image}, of x_test "
-                f"{layouts['test'].image} (channels, height, width)"
+                f"{path}: images of x_train are {layouts[0].image}, of x_test {layouts[1].image} "
+                "(channels, height, width)"
             )
-        classes, labels = _labels(archive, [f"y_{split}" for split in _SPLITS], settings)
-        train, test = (
+        classes, labels = _labels(archive, [f"y{suffix}" for suffix in suffixes], settings)
+        splits = [
             ImageSplit(
-                labels[f"y_{split}"],
-                [f"{path.name}/x_{split}[{number}]" for number in range(layouts[split].images)],
-                _Pixels(path, f"x_{split}", layouts[split]).load,
-                archive.texts_of(f"client_{split}", layouts[split].images, "images"),
-                _stages(archive, f"stage_{split}", layouts[split].images),
+                of_split,
+                [f"{path.name}/x{suffix}[{number}]" for number in range(layout.images)],
+                _Pixels(path, f"x{suffix}", layout).load,
+                archive.texts_of(f"client{suffix}", layout.images, "images"),
+                _stages(archive, f"stage{suffix}", layout.images),
             )
-            for split in _SPLITS
-        )
-        for split in _SPLITS:
-            _require_labels(labels, f"y_{split}", layouts[split], f"x_{split}", path)
-    return ImagePool(classes, layouts["train"].image, train, test)
-
-
-def _undivided(archive: Archive, settings: DataSettings) -> ImagePool:
-    """Return the images of `x`, with a test part that is drawn."""
-    archive.require_names(*_UNDIVIDED)
-    path, layout = archive.path, _layout(archive, "x")
-    pixels = _Pixels(path, "x", layout)
-    classes, by_array = _labels(archive, ["y"], settings)
-    labels = by_array["y"]
-    _require_labels(by_array, "y", layout, "x", path)
-    clients = archive.texts_of("client", layout.images, "images")
-    owners = [""] * len(labels) if clients is None else clients.tolist()
-    class_names = [classes[label] for label in labels.tolist()]
-    is_test = drawn_for_test(list(zip(owners, class_names, strict=True)))
-    names = [f"{path.name}/x[{place}]" for place in range(len(labels))]
-    images = ImageSplit(labels, names, pixels.load, clients)
-    train, test = (images.part(np.flatnonzero(part)) for part in (~is_test, is_test))
-    return ImagePool(classes, layout.image, train, test)
-
-
-def _require_labels(
-    labels: Mapping[str, NDArray[np.int64]], name: str, layout: Layout, images: str, path: Path
-) -> None:
-    if len(labels[name]) != layout.images:
-        raise DataError(
-            f"{path}: {len(labels[name])} labels in {name} for {layout.images} images in {images}"
-        )
+            for suffix, layout, of_split in zip(suffixes, layouts, labels, strict=True)
+        ]
+        for suffix, split in zip(suffixes, splits, strict=True):
+            if len(split.labels) != len(split.names):
+                raise DataError(
+                    f"{path}: {len(split.labels)} labels in y{suffix} for {len(split.names)} "
+                    f"images in x{suffix}"
+                )
+    if len(splits) == 1:
+        images, *_ = splits
+        owners = [""] * len(images.names) if images.clients is None else images.clients.tolist()
+        class_names = [classes[label] for label in images.labels.tolist()]
+        is_test = drawn_for_test(list(zip(owners, class_names, strict=True)))
+        splits = [images.part(np.flatnonzero(part)) for part in (~is_test, is_test)]
+    return ImagePool(classes, layouts[0].image, *splits)
 
 
 @dataclass(frozen=True)
@@ -129,14 +113,6 @@ class _Pixels:
         return pixels.reshape(shape).astype(np.uint8, copy=False)
 
 
-def _require_arrays(archive: Archive) -> None:
-    archive.require_names(_REQUIRED, _OPTIONAL)
-    for kind in ("client", "stage"):
-        names = [f"{kind}_{split}" for split in _SPLITS if f"{kind}_{split}" in archive.names]
-        if len(names) == 1:
-            raise DataError(f"{archive.path}: {names[0]} alone; both splits need it or none")
-
-
 def _layout(archive: Archive, name: str) -> Layout:
     shape, dtype = archive.header(name)
     where = f"{archive.path}: array {name!r}"
@@ -160,9 +136,8 @@ def _layout(archive: Archive, name: str) -> Layout:
 
 def _labels(
     archive: Archive, names: Sequence[str], settings: DataSettings
-) -> tuple[tuple[str, ...], dict[str, NDArray[np.int64]]]:
-    """Return the classes, and the labels in each of these arrays. The first array is for
-    training."""
+) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
+    """Return the classes, and the labels in each of these arrays. The first is for training."""
     path, values = archive.path, {name: archive.column(name, "iuU") for name in names}
     first, *further = values.values()
     for name, array in values.items():
@@ -174,15 +149,15 @@ def _labels(
     else:
         classes = tuple(archive.column("classes", "U").tolist())
         if first.dtype.kind != "U":
-            return classes, {name: array.astype(np.int64) for name, array in values.items()}
+            return classes, [array.astype(np.int64) for array in values.values()]
     label_of = {name: label for label, name in enumerate(classes)}
-    labels = {}
+    labels = []
     for array_name, array in values.items():
         present, inverse = np.unique(array, return_inverse=True)
         for name in present:
             if str(name) not in label_of:
                 raise DataError(f"{path}: {array_name} has class {str(name)!r}, 'classes' has not")
-        labels[array_name] = np.array([label_of[str(name)] for name in present], np.int64)[inverse]
+        labels.append(np.array([label_of[str(name)] for name in present], np.int64)[inverse])
     return classes, labels
 
 

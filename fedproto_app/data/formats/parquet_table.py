@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,16 +13,13 @@ from fedproto_app.data.files import require_room
 from fedproto_app.data.number_styles import Style
 from fedproto_app.data.table import (
     BLOCK_CELLS,
-    INDEX,
-    LOOKED_AT,
     Columns,
     Head,
     TableFile,
     place_of_times,
     require_few_columns,
 )
-from fedproto_app.data.table_form import Column
-from fedproto_app.data.table_format import Sample, table_format
+from fedproto_app.data.table_format import table_format
 from fedproto_app.data.table_source import TableFormat
 from fedproto_app.settings import DataSettings
 
@@ -54,7 +50,7 @@ class ParquetFile(TableFile):
         """
         from pyarrow import compute, types
 
-        self._require_readable(columns)
+        self._require_readable(columns, style)
         names = [self._schema.names[place] for place in columns.read]
         kinds = (types.is_string, types.is_large_string)
         texts = [f.name for f in self._schema if any(is_text(f.type) for is_text in kinds)]
@@ -74,11 +70,13 @@ class ParquetFile(TableFile):
                 yield frame
                 first += len(frame)
 
-    def _require_readable(self, columns: Columns) -> None:
+    def _require_readable(self, columns: Columns, style: str) -> None:
         from pyarrow import types
 
         if not self._count:
             raise DataError(f"{self._path}: no row in it")
+        if style == "texts":  # the rows are looked at and not kept
+            return
         for place in columns.read:
             name, kind = self._schema.names[place], self._schema.types[place]
             if types.is_nested(kind) or types.is_binary(kind):
@@ -87,29 +85,6 @@ class ParquetFile(TableFile):
                 raise DataError(f"{self._path}: two columns are named {name!r}")
         require_room(columns.bytes_of(self._count), self._path)
         require_room(self._bytes, self._path)
-
-
-def _sample(path: Path, _: DataSettings) -> Sample:
-    with _opened(path) as file:
-        names, times = list(file.schema_arrow.names), _times(file.schema_arrow)
-        require_few_columns(len(names), str(path))
-        rows, groups = file.metadata.num_rows, file.num_row_groups
-        first = next(file.iter_batches(batch_size=LOOKED_AT), None)
-        last = None
-        if rows > 2 * LOOKED_AT:
-            batches = file.iter_batches(batch_size=LOOKED_AT, row_groups=[groups - 1])
-            last = deque(batches, maxlen=1)[0]
-        first_cells, last_cells = (
-            [list(map(str, column.to_pylist())) for column in batch.columns]
-            if batch is not None
-            else [list[str]() for _ in names]
-            for batch in (first, last)
-        )
-    columns = [
-        Column("" if name == INDEX else name, first_of, last_of)
-        for name, first_of, last_of in zip(names, first_cells, last_cells, strict=True)
-    ]
-    return Sample(columns, rows, has_times=times is not None)
 
 
 @contextmanager
@@ -143,5 +118,4 @@ def _times(schema: Schema) -> int | None:
 FORMAT = table_format(
     TableFormat("parquet", PARQUET_SUFFIX, ".parquet", ParquetFile, has_parts=True),
     "a .parquet or .pq file, or a folder of them",
-    _sample,
 )

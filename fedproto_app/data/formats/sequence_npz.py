@@ -72,8 +72,8 @@ def load_sequence_npz(settings: DataSettings) -> SequencePool:
                 for s in suffixes
             ]
     classes, targets = _targets([part.labels for part in parts], path)
-    clients = _joined([part.clients for part in parts], "client", path)
-    groups = _joined([part.groups for part in parts], "group", path)
+    clients = _joined([part.clients for part in parts])
+    groups = _joined([part.groups for part in parts])
     sequences = [sequence for part in parts for sequence in part.sequences]
     is_test = np.arange(len(sequences)) >= len(parts[0].sequences) if len(parts) == 2 else None
     return SequencePool(
@@ -153,13 +153,10 @@ def _targets(labels: Sequence[Array], path: Path) -> tuple[tuple[str, ...], Targ
     return tuple(str(name) for name in names), targets
 
 
-def _joined(
-    parts: Sequence[NDArray[np.str_] | None], noun: str, path: Path
-) -> NDArray[np.str_] | None:
-    arrays = [part for part in parts if part is not None]
-    if arrays and len(arrays) != len(parts):
-        raise DataError(f"{path}: {noun}_train or {noun}_test alone; both splits need it or none")
-    return np.concatenate(arrays) if arrays else None
+def _joined(parts: Sequence[NDArray[np.str_] | None]) -> NDArray[np.str_] | None:
+    """Return the joined parts, all of which are there or none."""
+    present = [part for part in parts if part is not None]
+    return np.concatenate(present) if present else None
 
 
 def _group_of(
