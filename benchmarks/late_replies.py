@@ -29,8 +29,16 @@ from flwr.app import Message, MessageType
 from numpy.typing import NDArray
 
 from benchmarks.in_process import conducted
-from benchmarks.machine import machine_line
-from benchmarks.pages import ROOT, Lines, data_root, print_table, table_texts, write_section
+from benchmarks.pages import (
+    ROOT,
+    Lines,
+    Shown,
+    data_root,
+    made_today,
+    print_table,
+    publish,
+    with_origin,
+)
 from benchmarks.parts import output_in, parser_of
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Arrays, Reply
@@ -214,8 +222,8 @@ def main() -> None:
     lines = table()
     print_table(lines, texts=2)
     if arguments.page:
-        note = f"`python -m benchmarks.late_replies --page`, {machine_line()}."
-        write_section(PAGE, "late", "benchmarks.late_replies", [*table_texts(lines, 2), "", note])
+        lines = with_origin(lines, "`python -m benchmarks.late_replies --page`", made_today())
+        publish(PAGE, "late", "benchmarks.late_replies", lines, Shown(columns=(), keys=2))
 
 
 if __name__ == "__main__":
