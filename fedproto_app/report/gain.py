@@ -128,6 +128,8 @@ class Gain:
     @property
     def why_open(self) -> str:
         """Why there is no interval, or that its gain may be chance."""
+        if len(self.ratios) == 1:
+            return "only one client can be compared"
         if len(self.ratios) < FEWEST_CLIENTS:
             return f"a {LEVEL}% interval needs {FEWEST_CLIENTS} clients"
         if self.interval is None:

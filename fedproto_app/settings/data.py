@@ -552,7 +552,7 @@ class GraphSettings(Section):
     @model_validator(mode="after")
     def _paths_are_read(self) -> GraphSettings:
         if self.source == "file" and not self.path:
-            raise ValueError("graph.path is empty: graph.source = 'file' reads one")
+            raise ValueError("graph.path is empty, but graph.source = 'file' needs a file")
         if self.source == "profiles" and self.path:
             raise ValueError(
                 f"graph.path = {self.path!r}: graph.source = 'profiles' reads none; set 'file' or "

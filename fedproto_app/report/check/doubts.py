@@ -50,7 +50,8 @@ Vector = NDArray[np.float64]
 def doubts_about_gain(series: Sequence[ClientSeries]) -> list[str]:
     """Return which clients repeat others, so that their gain from sharing is not real."""
     clients = [client for client in series if len(client.values)]
-    copies, lines = copies_among(clients), []
+    lines: list[str] = []
+    copies = copies_among(clients)
     named = {name for name, *_ in copies}
     totals, multiples = sums_among(clients)
     scaled = [(name, first) for name, first in multiples if name not in named]

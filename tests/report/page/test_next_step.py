@@ -29,6 +29,7 @@ def kindred(sharing: str) -> dict[str, Any]:
         ((0.5,) * 7, "Use kindred (federated).", "fedproto forecast a --steps 24 --out next.csv"),
         ((0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5), "Do not decide yet", "--set data.train-share=0.5"),
         ((0.5, 0.5), "Do not decide yet, because a 95% interval needs 6 clients.", "--pairs"),
+        ((0.5,), "Do not decide yet, because only one client can be compared.", "--pairs"),
         ((2.0,) * 7, "Use kindred (local), which", "fedproto forecast b --steps 24"),
     ],
 )
