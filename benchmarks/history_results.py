@@ -65,6 +65,15 @@ METHODS: Mapping[str, Mapping[str, object]] = {
 SHOWN = {
     "days": Shown(keys=2, columns=()),
     "newcomers": Shown(
+        rows=[
+            "milano, 0",
+            "milano, 1",
+            "milano, 7",
+            "electricity, 0",
+            "electricity, 7",
+            "m4, 0",
+            "m4, 7",
+        ],
         keys=2,
         columns=[
             *(f"{method}, mean" for method in (LAST_VALUE, RIDGE, ALONE, KINDRED)),

@@ -68,7 +68,6 @@ SHOWN = {
             "demo, 24, 7",
             "milano, 1, 1",
             "milano, 24, 7",
-            "electricity, 1, 7",
             "m4, 1, 1",
             "m4, 24, 1",
             "PM2.5, 24, 7",

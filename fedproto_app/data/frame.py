@@ -65,7 +65,7 @@ def series_of_frame(
     form = _form_of(frame, id_col, time_col)
     flat, names = form.flat, form.names
     if target_col and not form.is_long:
-        raise DataError(f"target_col = {target_col!r}: for long frames; name id_col as well")
+        raise DataError(f"target_col = {target_col!r}: for long frames only, so name id_col too")
     if data.known and not data.covariates and not form.is_long:
         raise DataError(
             f"data.known = {data.known!r}: for long frames; name id_col as well, or give these "

@@ -277,7 +277,7 @@ class Table:
         step = sampling_step(np.unique(rows.times))
         if step is None or step.astype(np.int64) % count:
             raise DataError(
-                f"{self.where}: data.unfold: {count} columns do not divide the distance of the "
+                f"{self.where}: data.unfold: {count} columns do not divide the time between two "
                 f"rows, {'unknown' if step is None else step.item()}, into equal steps"
             )
         times = rows.times[:, None] + np.arange(count) * (step // count)

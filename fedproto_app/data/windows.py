@@ -209,10 +209,11 @@ def sample_inputs(
 ) -> NDArray[np.float32]:
     """Return the inputs of samples, [..., n, c + Q·H + j], whose blocks `WindowLayout` names.
 
-    The close values come first, oldest first, then for each distance, longest first, the values so
-    far before each target, then numbers of the first target's time: with ``calendar = "phase"`` the
-    phase of the period, with ``"week"`` also the number of the period modulo 7, which is the day of
-    the week if a period is a day. In a source without times, positions count from its beginning.
+    The close values come first, oldest first, then for each distance, longest first, the values at
+    this distance before each target, then numbers of the first target's time: with ``calendar =
+    "phase"`` the phase of the period, with ``"week"`` also the number of the period modulo 7, which
+    is the day of the week if a period is a day. In a source without times, positions count from its
+    beginning.
 
     values: [..., T], standardised and without gaps. firsts: [n], the places of the first targets
     among them. positions: [..., n] or [n], the same on the source's clock. begin: [...], the place

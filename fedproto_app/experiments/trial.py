@@ -63,6 +63,14 @@ _CHOSEN = {  # settings that a trial makes, and what makes them
 }
 _OF_COLUMNS = ("data.known", "data.covariates", "data.holidays")  # settings of some rows only
 _LEAST_HELD = 0.9  # of the test values in 95% intervals
+_REPEATS = (
+    "But some clients have the same values as others (see the warnings), so their gain from "
+    "sharing is not real."
+)
+_DRIFT = (
+    "But for at least half of the clients the test part has another level or spread than the train "
+    "part (see the warnings), so later data may give another answer."
+)
 
 Changes = Mapping[str, object]
 
@@ -142,8 +150,8 @@ class Plan:
     and why, and what values may not mean what they seem to. target: the column of a table that is
     forecast, "" if every column is a client. together: the row whose clients learn together, with
     columns known in advance if there are any. forecast: the row that writes the next values, ""
-    without one. repeats: whether clients hold the values of others, as a warning says. notes: what
-    was done to the data.
+    without one. provisos: sentences that limit the verdict, because of warnings. notes: what was
+    done to the data.
     """
 
     settings: Changes
@@ -154,7 +162,7 @@ class Plan:
     warnings: Sequence[str] = ()
     target: str = ""
     forecast: str = ""
-    repeats: bool = False
+    provisos: Sequence[str] = ()
     notes: Sequence[str] = ()
 
     def runs(self, row: str) -> dict[str, Changes]:
@@ -334,7 +342,6 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     runs = [run for of_row in runs_of_rows.values() for run in of_row]
     sentences = taking_part(group_runs(runs)[0])
     report = folder / REPORT
-    write_report(runs, report, plan.notes)
     forecast, warnings = None, plan.warnings
     if plan.forecast:
         newest = runs_of_rows[plan.forecast][-1].folder
@@ -345,6 +352,7 @@ def _answer(plan: Plan, folder: Path) -> Trial:
                 f"the 95% intervals held {coverage:.0%} of the test values, the mean over clients"
             )
             warnings = [*warnings, words]
+    write_report(runs, report, plan.notes, warnings, plan.provisos)
     scores = _scores(plan, runs_of_rows)
     without_finding = (
         "The clients' values hardly ever change, so there is nothing to gain."
@@ -354,11 +362,7 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     verdict = " ".join(sentences) or without_finding
     if len(names := list(client_errors(runs[-1], report_for(runs[-1].task).metrics))) == 1:
         verdict = f"{names[0]} is the only client, so there is nobody to share with."
-    if plan.repeats:
-        verdict += (
-            " But some clients have the same values as others (see the warnings), so their gain "
-            "from sharing is not real."
-        )
+    verdict = " ".join([verdict, *plan.provisos])
     if plan.target:
         verdict = f"Forecasting {plan.target}. {verdict}"
     return Trial(folder, verdict, scores, report, forecast, warnings)
@@ -424,6 +428,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     from fedproto_app.data.sources import load_series
     from fedproto_app.data.windows import shortest_length
     from fedproto_app.report.check.doubts import doubts_about_gain, doubts_about_series
+    from fedproto_app.report.check.forecasting import drift_of_most
 
     if wishes.clients is not None:
         raise SettingsError(f"--clients {wishes.clients}: {path} holds series, one per client")
@@ -494,8 +499,8 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         facts.append(f"{more} more newcomers train on what they have")
     if wishes.windows > 1:
         facts.append(f"tested in {wishes.windows} windows, with models that are retrained for each")
-    repeating = doubts_about_gain(series)
-    warnings = (*reading.left_out, *repeating, *doubts_about_series(series, data))
+    repeating, drift = doubts_about_gain(series), drift_of_most(series, data)
+    warnings = (*reading.left_out, *repeating, *doubts_about_series(series, data), *drift)
     together = TOGETHER_KNOWN if columns else TOGETHER[True]
     forecast = together if reaches else TOGETHER[True]
     return Plan(
@@ -507,7 +512,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         warnings,
         target,
         forecast,
-        bool(repeating),
+        [*([_REPEATS] if repeating else []), *([_DRIFT] if drift else [])],
         (*notes, *reading.left_out),
     )
 

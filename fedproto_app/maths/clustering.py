@@ -103,7 +103,7 @@ def agglomerate(psi: Matrix, clusters: int) -> Labels:
 
 
 def agglomerate_by_silhouette(psi: Matrix, most_clusters: int = MOST_CLUSTERS) -> Labels:
-    """Cluster into the number, 2 … `most_clusters`, with the highest mean silhouette: [N].
+    """Return the clustering with the highest mean silhouette, [N], of 2 … `most_clusters` clusters.
 
     Ties take the lowest number. Returns one cluster for two clients or fewer, and if no number has
     a positive silhouette, for example when all clients are alike.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedproto_app.data.clock import CALENDAR_UNITS
-from fedproto_app.maths.two_way_bootstrap import Floats, median_ratio_interval
+from fedproto_app.maths.two_way_bootstrap import LEVEL, Floats, median_ratio_interval
 from fedproto_app.report.run_files import read_table
 
 # With five clients even five equal signs have p = 2 / 2⁵ = 0.06. Fewer than seven days cover less
@@ -128,11 +128,13 @@ class Gain:
     @property
     def why_open(self) -> str:
         """Why there is no interval, or that its gain may be chance."""
+        if len(self.ratios) == 1:
+            return "only one client can be compared"
         if len(self.ratios) < FEWEST_CLIENTS:
-            return f"an interval needs {FEWEST_CLIENTS} clients"
+            return f"a {LEVEL}% interval needs {FEWEST_CLIENTS} clients"
         if self.interval is None:
             unit = self.block if self.block.isalpha() else "block"
-            return f"an interval needs {FEWEST_BLOCKS} {unit}s"
+            return f"a {LEVEL}% interval needs {FEWEST_BLOCKS} test {unit}s"
         return "the difference may be chance"
 
 

@@ -523,8 +523,8 @@ class ResponseSettings(Section):
             if all(n and d > 0 and isfinite(m + d) for n, (m, d) in self.of_columns.items()):
                 return self
         raise ValueError(
-            f"response.scales = {self.scales!r}: expected the name, the mean and the deviation "
-            "above 0 of columns, between commas, as in 'temperature 10 8, price 50 30'"
+            f"response.scales = {self.scales!r}: expected a name, a mean and a deviation above 0 "
+            "for each column, with commas between columns, as in 'temperature 10 8, price 50 30'"
         )
 
 
@@ -552,7 +552,7 @@ class GraphSettings(Section):
     @model_validator(mode="after")
     def _paths_are_read(self) -> GraphSettings:
         if self.source == "file" and not self.path:
-            raise ValueError("graph.path is empty: graph.source = 'file' reads one")
+            raise ValueError("graph.path is empty, but graph.source = 'file' needs a file")
         if self.source == "profiles" and self.path:
             raise ValueError(
                 f"graph.path = {self.path!r}: graph.source = 'profiles' reads none; set 'file' or "

@@ -35,7 +35,7 @@ def _factor_list(value: object) -> str:
     if not factors or not all(0 < factor < math.inf for factor in factors):
         raise ValueError(f"model.width-factors = {value!r}: expected numbers > 0 between commas")
     if len(set(factors)) < len(factors):
-        raise ValueError(f"model.width-factors = {value!r}: a number stands there twice")
+        raise ValueError(f"model.width-factors = {value!r}: duplicate number")
     return text
 
 

@@ -276,7 +276,7 @@ def test_series_in_rows_below_dates(tmp_path: Path) -> None:
         (
             "id,day,a,b,c,d,e,f,g\n" + "".join(f"x,{d},1,2,3,4,5,6,7\n" for d in HOURS[:9]),
             {"data.unfold": "a,g"},
-            r"7 columns do not divide the distance of the rows, 1:00:00, into equal steps",
+            r"7 columns do not divide the time between two rows, 1:00:00, into equal steps",
         ),
         (
             "store,item,ds,y\n" + "a/b,c,2024-01-01,1\na,b/c,2024-01-01,2\n",

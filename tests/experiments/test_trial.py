@@ -309,10 +309,29 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     wide(tmp_path)
     alone = plan(tmp_path / "loads.csv", target="south")
     assert (alone.settings["data.clients"], "data.columns" in alone.settings) == ("south", False)
-    trial = two_rows(planned, tmp_path, warnings=["left out"], repeats=True)
+    but = "But some are copies."
+    trial = two_rows(planned, tmp_path, warnings=["left out"], provisos=[but])
     assert repr(trial).startswith("warning: left out\n")
     assert "\nForecasting value. " in repr(trial)
-    assert trial.verdict.endswith("so their gain from sharing is not real.")
+    assert trial.verdict.endswith(f" {but}")
+    page = trial.report.read_text()
+    lead = page[page.index('<p class="lead">') : page.index("</header>")]
+    assert f"{but}</p>" in lead
+    assert '<p class="warning">left out</p>' in lead
+    assert "Check the data before you decide" in lead
+    assert "data check --config" in lead
+
+
+def test_the_answer_says_that_most_test_parts_have_another_level(tmp_path: Path) -> None:
+    rows = series(24 * 20)
+    rows.iloc[-24 * 3 :] += 100.0
+    rows.to_csv(tmp_path / "x.csv", index_label="when")
+    planned = plan(tmp_path / "x.csv", quick=True)
+    assert any("the mean of the test part lies over 1" in line for line in planned.warnings)
+    [proviso] = planned.provisos
+    assert proviso.startswith("But for at least half of the clients the test part has another")
+    series(24 * 20).to_csv(tmp_path / "y.csv", index_label="when")
+    assert plan(tmp_path / "y.csv", quick=True).provisos == []
 
 
 HOURS = 24 * 14

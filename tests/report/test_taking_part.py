@@ -101,7 +101,7 @@ def test_fewer_than_six_clients_leave_it_open(tmp_path: Path) -> None:
     folders = shared(tmp_path / "a", (0.1,) * 5), alone(tmp_path / "b", (1.0,) * 5)
     (sentence,) = sentences(*folders)
     assert sentence.startswith(
-        "Whether federated learning pays is open for toy, because an interval needs 6 clients: "
+        "Whether federated learning pays is open for toy, because a 95% interval needs 6 clients: "
         "with fuels the median client's test MAE is 90.0% lower than that of its best local model "
         "(5 clients). 5 of 5 clients have a lower error."
     )
@@ -112,9 +112,9 @@ def test_fewer_than_six_clients_leave_it_open(tmp_path: Path) -> None:
     [
         (7, "Federated learning pays for toy: with fuels the median client's test MAE is 50.0% "
          "lower than that of its best local model (95% CI 50.0–50.0%, 6 clients, 7 test days)."),
-        (6, "Whether federated learning pays is open for toy, because an interval needs 7 days: "
-         "with fuels the median client's test MAE is 50.0% lower than that of its best local model "
-         "(6 clients, 6 test days)."),
+        (6, "Whether federated learning pays is open for toy, because a 95% interval needs 7 test "
+         "days: with fuels the median client's test MAE is 50.0% lower than that of its best local "
+         "model (6 clients, 6 test days)."),
     ],
 )  # fmt: skip
 def test_few_days_leave_it_open(days: int, expected: str, tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_withheld_errors_meet_totals_with_the_same_columns(tmp_path: Path) -> No
     [
         ((1.2,) * 7, "Local models are worse with the column rain: "),
         ((1.0,) * 7, "Local models gain nothing from the column rain: "),
-        ((0.5,) * 5, "Whether local models gain from the column rain is open, because an inter"),
+        ((0.5,) * 5, "Whether local models gain from the column rain is open, because a 95% "),
     ],
 )
 def test_columns_may_bring_nothing(errors: Sequence[float], expected: str, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_the_layers_in_front_of_the_representation_are_narrower(
         ({"model.width-factors": "1,wide"}, "'1,wide': expected numbers > 0 between commas"),
         ({"model.width-factors": ""}, "expected numbers > 0 between commas"),
         ({"model.width-factors": "0.5,0"}, "expected numbers > 0 between commas"),
-        ({"model.width-factors": "1,1.0"}, "a number stands there twice"),
+        ({"model.width-factors": "1,1.0"}, "duplicate number"),
         ({**TWO, "method": "fedavg"}, "'1,0.5': method = 'fedavg' sends parameters of the model"),
         ({**TWO, "method": "fedrep"}, "several widths go with .*solo.*fedproto"),
         ({**TWO, "method": "analytic"}, "method = 'analytic' has a model of its own"),

@@ -166,7 +166,7 @@ def _group_of(
     if groups is None:
         return {}
     if clients is None:
-        raise DataError(f"{path}: groups are of clients, but there is no array of clients")
+        raise DataError(f"{path}: `group` needs an array of clients, and there is none")
     group_of: dict[str, str] = {}
     for client, group in zip(clients.tolist(), groups.tolist(), strict=True):
         if group_of.setdefault(client, group) != group:

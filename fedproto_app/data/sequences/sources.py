@@ -119,6 +119,6 @@ def _require_clients(pool: SequencePool, where: str) -> None:
     ):
         raise DataError(f"{where}: groups: expected a mapping of clients' names to groups")
     if pool.groups and pool.clients is None:
-        raise DataError(f"{where}: groups are of clients, but no sequence has a client")
+        raise DataError(f"{where}: there are groups of clients, but no sequence has a client")
     if pool.is_test is not None and pool.is_test.all():
         raise DataError(f"{where}: all sequences are test")

@@ -121,7 +121,7 @@ def verify(file: Path, noted: str = "") -> Chain:
             # What came before an older file is gone, so its first line cannot be checked.
             checked = place > 0 or len(files) == 1
             if checked and entry.previous != last:
-                raise DataError(f"{part}, line {number}: does not follow from the line before")
+                raise DataError(f"{part}, line {number}: does not continue the line before")
             times.append(entry.time)
         last = _digest(line)
         hashes.add(last)

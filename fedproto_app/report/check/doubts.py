@@ -31,9 +31,11 @@ _WINDOW = 32  # values that are looked for in other series
 _WINDOWS = 8  # of a series, from which those to look for are chosen
 _FEWEST_DISTINCT = 4  # values in a window
 _EQUAL = 0.95  # share of the values that a copy has in common
-_MOST_SUMMED = 500  # clients among which totals are looked for
+_MOST_SUMMED = 500  # clients among which totals and multiples are looked for
 _SUM_ERROR = 0.05  # of a total's changes, for instance because its parts are rounded
 _SMALLEST_REST = 0.002  # of a series' changes, to tell parts apart that hardly differ
+_UNIT_JUMP = 20.0  # times. Days to hours are 24, and a series that just grows takes longer
+_FEWEST_AROUND_A_JUMP = 2  # periods
 _FEWEST_BESIDE_A_GIANT = 5  # clients
 _GIANT = 20.0  # times the median client
 # In five public data sets of hours, 95% intervals held 63 to 100% of the test values (means over
@@ -48,12 +50,29 @@ Vector = NDArray[np.float64]
 def doubts_about_gain(series: Sequence[ClientSeries]) -> list[str]:
     """Return which clients repeat others, so that their gain from sharing is not real."""
     clients = [client for client in series if len(client.values)]
-    totals = [f"{name} is the sum of {listed(parts)}" for name, parts in totals_among(clients)]
-    doubt = (
-        "a total repeats its parts, so its gain from sharing is not real; leave it out "
-        "(data.clients selects the clients)"
-    )
-    return [*_copies(clients), *([f"{', and '.join(totals)}: {doubt}"] if totals else [])]
+    lines: list[str] = []
+    copies = copies_among(clients)
+    named = {name for name, *_ in copies}
+    totals, multiples = sums_among(clients)
+    scaled = [(name, first) for name, first in multiples if name not in named]
+    leave_out = "leave out all but one of them (data.clients selects the clients)"
+    if copies:
+        parts = [
+            f"{copy} has the values of {first}"
+            + (f" {abs(shift)} steps {'later' if shift > 0 else 'earlier'}" if shift else "")
+            for copy, first, shift in copies
+        ]
+        gain = "the gain of such clients from sharing is not real"
+        lines.append(f"{listed(parts)}: {gain}; {leave_out}")
+    if scaled:
+        parts = [f"{name} rises and falls in proportion to {first}" for name, first in scaled]
+        doubt = "these may be the same values in another unit, whose gain from sharing is not real"
+        lines.append(f"{listed(parts)}: {doubt}; {leave_out}")
+    if totals:
+        parts = [f"{name} is the sum of {listed(summed)}" for name, summed in totals]
+        doubt = "a total repeats its parts, so its gain from sharing is not real; leave it out"
+        lines.append(f"{', and '.join(parts)}: {doubt} (data.clients selects the clients)")
+    return lines
 
 
 def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
@@ -62,6 +81,7 @@ def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) 
     return [
         *_giants(clients),
         *_codes(clients),
+        *_unit_jumps(clients, settings.period),
         *_counters(clients),
         *_zeros_at_the_ends(clients, settings.period),
         *_empty_times(clients, settings.period),
@@ -118,6 +138,51 @@ def _is_written_like_a_code(value: float) -> bool:
     digits = f"{value:.7g}".replace(".", "")
     is_largest = value in (2**7 - 1, 2**8 - 1, 2**15 - 1, 2**16 - 1, 2**31 - 1, 2**32 - 1)
     return is_largest or value >= LARGEST_VALUE or (len(digits) > 1 and len(set(digits)) == 1)
+
+
+def _unit_jumps(clients: Iterable[ClientSeries], period: int) -> list[str]:
+    """Name series whose values are many times larger, or smaller, from some time on."""
+    jumps = [(c, *jump) for c in clients if (jump := unit_jump(c.values, period)) is not None]
+    parts = [
+        f"{client.name} from {client.clock.time(client.start + place)} on"
+        if client.clock
+        else f"{client.name} from step {client.start + place} on"
+        for client, place, _ in jumps
+    ]
+    if not parts:
+        return []
+    _, _, factor = max(jumps, key=lambda jump: abs(np.log(jump[-1])))
+    times = f"{float(f'{factor:.2g}'):g} times those before"
+    doubt = "if the unit changed there, convert one of the two parts"
+    return [f"{listed(parts)}: the values are about {times}; {doubt}"]
+
+
+def unit_jump(values: Vector, period: int) -> tuple[int, float] | None:
+    """Return the place from which on values [T] are many times as large or small, and the factor.
+
+    The periods' median sizes must all be `_UNIT_JUMP` times as large, or as small, as all of those
+    before. A period whose median is 0 or missing does not count. The factor compares the medians
+    of both sides. None without such a place.
+    """
+    periods = len(values) // period
+    table = np.abs(values[: periods * period].reshape(periods, period))
+    places = np.flatnonzero(np.isfinite(table).any(axis=1))
+    sizes = np.nanmedian(table[places], axis=1)
+    places, sizes = places[sizes > 0], sizes[sizes > 0]
+    if len(sizes) < 2 * _FEWEST_AROUND_A_JUMP:
+        return None
+    splits = np.arange(_FEWEST_AROUND_A_JUMP, len(sizes) - _FEWEST_AROUND_A_JUMP + 1)
+    low, high = np.minimum.accumulate(sizes), np.maximum.accumulate(sizes)
+    low_after = np.minimum.accumulate(sizes[::-1])[::-1]
+    high_after = np.maximum.accumulate(sizes[::-1])[::-1]
+    rises = low_after[splits] / high[splits - 1]
+    falls = low[splits - 1] / high_after[splits]
+    best = int(np.argmax(np.maximum(rises, falls)))
+    if max(rises[best], falls[best]) < _UNIT_JUMP:
+        return None
+    split = splits[best]
+    factor = float(np.median(sizes[split:]) / np.median(sizes[:split]))
+    return int(places[split]) * period, factor
 
 
 def _counters(clients: Iterable[ClientSeries]) -> list[str]:
@@ -232,20 +297,6 @@ def _little_history(clients: Sequence[ClientSeries], settings: DataSettings) -> 
     )
 
 
-def _copies(clients: Sequence[ClientSeries]) -> list[str]:
-    """Name clients with the values of another client, perhaps shifted in time."""
-    parts = [
-        f"{copy} has the values of {first}"
-        + (f" {abs(shift)} steps {'later' if shift > 0 else 'earlier'}" if shift else "")
-        for copy, first, shift in copies_among(clients)
-    ]
-    doubt = (
-        "the gain of such clients from sharing is not real; leave out all but one of them "
-        "(data.clients selects the clients)"
-    )
-    return [f"{listed(parts)}: {doubt}"] if parts else []
-
-
 def copies_among(clients: Sequence[ClientSeries]) -> list[tuple[str, str, int]]:
     """Return each copy, the first client with its values, and how many steps later the copy is.
 
@@ -315,26 +366,31 @@ def _are_copies(first: ClientSeries, client: ClientSeries, shift: int) -> bool:
     return bool(len(equal) and equal.mean() >= _EQUAL)
 
 
-def totals_among(clients: Sequence[ClientSeries]) -> list[tuple[str, list[str]]]:
-    """Return each client that is the sum of at least two smaller clients, with their names.
+def sums_among(
+    clients: Sequence[ClientSeries],
+) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
+    """Return each client that is the sum of at least two smaller clients, with their names, and
+    each client that is a multiple of a smaller client, with its name.
 
-    A total's changes are the sum of its parts' changes, up to `_SUM_ERROR` of their norm. Only rows
-    where all clients have a value count, and there must be at least two for each client. In the
-    order of size, each client's changes are projected on the changes of the smaller clients. If
-    these explain them, least squares gives the parts a weight of 1 and other clients a weight of 0.
+    A total's changes are the sum of its parts' changes, up to `_SUM_ERROR` of their norm, and a
+    multiple's changes are proportional up to `_SMALLEST_REST`. Only rows where all clients have a
+    value count, and there must be at least two for each client. In the order of size, each client's
+    changes are projected on the changes of the smaller clients. If these explain them, least
+    squares gives the parts a weight of 1 and other clients a weight of 0.
     """
     count = len(clients)
-    if not 3 <= count <= _MOST_SUMMED:
-        return []
+    if not 2 <= count <= _MOST_SUMMED:
+        return [], []
     start, end = max(client.start for client in clients), min(client.end for client in clients)
     table = np.stack([c.values[start - c.start : max(start, end) - c.start] for c in clients], 1)
     table = table[np.isfinite(table).all(axis=1)]
     if len(table) < _FEWEST_VALUES + 2 * count:
-        return []
+        return [], []
     sampled_rows = np.linspace(0, len(table) - 1, min(len(table), 1000 + 2 * count)).astype(int)
     order = np.argsort(np.abs(table).mean(axis=0), kind="stable")
     changes = np.diff(table[sampled_rows][:, order], axis=0)
-    basis, parts, totals = np.zeros_like(changes), list[int](), list[tuple[str, list[str]]]()
+    basis, parts = np.zeros_like(changes), list[int]()
+    totals, multiples = list[tuple[str, list[str]]](), list[tuple[str, str]]()
     for place, values in enumerate(changes.T):
         span, size = basis[:, : len(parts)], float(np.linalg.norm(values))
         residual = values - span @ (span.T @ values)
@@ -346,10 +402,22 @@ def totals_among(clients: Sequence[ClientSeries]) -> list[tuple[str, list[str]]]
                 names = [clients[order[part]].name for part in sorted(summed, key=order.item)]
                 totals.append((clients[order[place]].name, names))
                 continue
+            first = parts[
+                int(
+                    np.argmax(
+                        np.abs(values @ changes[:, parts])
+                        / np.linalg.norm(changes[:, parts], axis=0)
+                    )
+                )
+            ]
+            of_first = changes[:, first]
+            rest = values - of_first * (values @ of_first) / (of_first @ of_first)
+            if np.linalg.norm(rest) <= _SMALLEST_REST * size:
+                multiples.append((clients[order[place]].name, clients[order[first]].name))
         if np.linalg.norm(residual) > _SMALLEST_REST * size:
             basis[:, len(parts)] = residual / np.linalg.norm(residual)
             parts.append(place)
-    return totals
+    return totals, multiples
 
 
 def _giants(clients: Sequence[ClientSeries]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -322,18 +322,34 @@ def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
         "values up to {:.4g} train deviations from the train mean; a server refuses such large "
         "errors",
     )
-    lines += most_affected(
-        {client.name: oddities.shift for client, oddities in odd if oddities.is_shifted},
-        f"the mean of the test part lies over {LARGEST_SHIFT:g} train deviation from that of the "
-        "train part (at most {:+.2g})",
-    )
-    lines += most_affected(
-        {client.name: oddities.ratio for client, oddities in odd if oddities.is_spread},
-        f"the deviations of test and train part differ by a factor over {LARGEST_RATIO:g} "
-        "(at most ×{:.2g})",
-        lambda ratio: max(1 / ratio if ratio else np.inf, ratio),
-    )
-    return lines
+    return [*lines, *_drift({client.name: oddities for client, oddities in odd})]
+
+
+def _drift(oddities: Mapping[str, Oddities]) -> list[str]:
+    """Name the clients whose test part has another mean or spread than their train part."""
+    return [
+        *most_affected(
+            {name: of_client.shift for name, of_client in oddities.items() if of_client.is_shifted},
+            f"the mean of the test part lies over {LARGEST_SHIFT:g} train deviation from that of "
+            "the train part (at most {:+.2g})",
+        ),
+        *most_affected(
+            {name: of_client.ratio for name, of_client in oddities.items() if of_client.is_spread},
+            f"the deviations of test and train part differ by a factor over {LARGEST_RATIO:g} "
+            "(at most ×{:.2g})",
+            lambda ratio: max(1 / ratio if ratio else np.inf, ratio),
+        ),
+    ]
+
+
+def drift_of_most(series: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
+    """Return lines on drifting clients if the test part of at least half of the clients has another
+    level or spread than the train part, else []. Newcomers do not count."""
+    usable = [client for client in series if why_refused(client, settings) is None]
+    established = [client for client in usable if not cut_of(client, settings).is_young]
+    oddities = {client.name: oddities_of(client, settings) for client in established}
+    drifting = sum(client.is_shifted or client.is_spread for client in oddities.values())
+    return _drift(oddities) if 2 * drifting >= len(oddities) else []
 
 
 def _summary(

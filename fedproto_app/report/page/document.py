@@ -35,7 +35,7 @@ from fedproto_app.report.comparison import (
 from fedproto_app.report.drawing import are_rows, chart_svg, is_wide_chart
 from fedproto_app.report.gain import Finding
 from fedproto_app.report.page import REPORT
-from fedproto_app.report.page.next_step import NextStep, next_step
+from fedproto_app.report.page.next_step import NextStep, check_first, next_step
 from fedproto_app.report.page.tables import (
     PageTable,
     Repeat,
@@ -193,6 +193,7 @@ class Part:
     number: int
     headline: str
     lead: str
+    doubts: Sequence[str]
     basis: Sequence[str]
     gains: Bars | None
     next_step: NextStep
@@ -224,15 +225,22 @@ class Part:
         return {f"{name}-of-{self.number}": title for name, title in headings.items() if title}
 
 
-def write_report(runs: Iterable[Run], file: Path, notes: Sequence[str] = ()) -> None:
-    """Write a page on finished runs, completely or not at all. notes: on what was done to the data.
+def write_report(
+    runs: Iterable[Run],
+    file: Path,
+    notes: Sequence[str] = (),
+    doubts: Sequence[str] = (),
+    provisos: Sequence[str] = (),
+) -> None:
+    """Write a page on finished runs, completely or not at all.
 
-    Runs that differ only in their seed share a row, as in a comparison. Each question, as on
-    one dataset and horizon, has its own part.
+    notes: on what was done to the data. doubts: about what the values mean. provisos: sentences
+    that limit the verdict because of these doubts. Runs that differ only in their seed share a row,
+    as in a comparison. Each question, as on one dataset and horizon, has its own part.
     """
-    page = render(runs, notes).encode("utf-8", "replace")  # names may contain lone surrogates
+    page = render(runs, notes, doubts, provisos)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, page)
+    write_whole(file, page.encode("utf-8", "replace"))  # names may contain lone surrogates
 
 
 def report_of(folder: Path) -> Path:
@@ -241,11 +249,19 @@ def report_of(folder: Path) -> Path:
     return folder / REPORT
 
 
-def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
-    """Return the page on these runs as HTML, with notes on what was done to the data."""
+def render(
+    runs: Iterable[Run],
+    notes: Sequence[str] = (),
+    doubts: Sequence[str] = (),
+    provisos: Sequence[str] = (),
+) -> str:
+    """Return the page on these runs as HTML, with the arguments of `write_report`."""
     groups, _ = group_runs(runs)
     by_question = questions(ranked(with_better_off(groups)))
-    parts = [_part(number, question, notes) for number, question in enumerate(by_question, start=1)]
+    parts = [
+        _part(number, question, notes, doubts, provisos)
+        for number, question in enumerate(by_question, start=1)
+    ]
     texts = tomllib.loads((files("fedproto_app") / _TEXTS).read_text("utf-8"))
     template = texts.pop("page")
     environment = Environment(
@@ -294,7 +310,13 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return distinct
 
 
-def _part(number: int, question: Question, notes: Sequence[str]) -> Part:
+def _part(
+    number: int,
+    question: Question,
+    notes: Sequence[str],
+    doubts: Sequence[str],
+    provisos: Sequence[str],
+) -> Part:
     """Return the part on one question, its best group first. notes: added to its runs' notes."""
     groups, chosen = question.groups, chosen_to_share(question)
     names = _distinct(question.labels)
@@ -308,10 +330,11 @@ def _part(number: int, question: Question, notes: Sequence[str]) -> Part:
     return Part(
         number=number,
         headline=headline(question, chosen),
-        lead=first,
+        lead=" ".join([first, *provisos]),
+        doubts=doubts,
         basis=basis,
         gains=gains_chart(chosen) if chosen else None,
-        next_step=next_step(question, chosen),
+        next_step=check_first(shown) if provisos else next_step(question, chosen),
         facts=facts(groups, shown),
         notes=list(dict.fromkeys((*notes, *of_runs))),
         methods=methods_table(groups, names, chosen),

@@ -11,7 +11,7 @@ from statistics import fmean
 from fedproto_app.core.endings import shown
 from fedproto_app.core.tasks import task_record
 from fedproto_app.report.comparison import Question, client_errors
-from fedproto_app.report.gain import Finding
+from fedproto_app.report.gain import FEWEST_CLIENTS, Finding
 from fedproto_app.report.runs import Group, Run, known_settings
 from fedproto_app.report.taking_part import Candidate
 from fedproto_app.settings import defaults_of
@@ -41,20 +41,24 @@ def next_step(question: Question, chosen: Candidate | None) -> NextStep:
     return NextStep("Compare the runs client by client:", _compare(question))
 
 
+def check_first(group: Group) -> NextStep:
+    """Return what to do where doubts about the data limit the verdict."""
+    settings = shown(group.runs[0].folder / "settings.toml")
+    return NextStep(
+        "Check the data before you decide, because of the warnings:",
+        shlex.join(["fedproto", "data", "check", "--config", settings]),
+    )
+
+
 def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
     finding, run = chosen.finding, chosen.group.runs[0]
     if chosen.group.had_not_converged:
         return _train_longer(chosen.label, run)
     if finding is Finding.OPEN and not chosen.model_ran_alone:
         return _run_alone(chosen.group)
-    if finding is Finding.OPEN:
-        seed = max(member.summary["seed"] for member in chosen.group.runs) + 1
-        return NextStep(
-            f"Do not decide yet, because {chosen.gain.why_open}. Repeat the comparison with more "
-            "data or more clients, or with another seed:",
-            _run_again(run, f"{run.method}-seed-{seed}", f"seed={seed}"),
-        )
     forecasts = task_record(run.task).forecasts
+    if finding is Finding.OPEN:
+        return _decide_later(question, chosen, forecasts)
     if finding is Finding.PAYS:
         if forecasts and (command := _forecast(run)):
             return NextStep(f"Use {chosen.label}. Its models forecast the next values:", command)
@@ -70,6 +74,26 @@ def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
     return NextStep(
         f"Use {label}, which is not federated. Client by client:",
         _compare(question),
+    )
+
+
+def _decide_later(question: Question, chosen: Candidate, forecasts: bool) -> NextStep:
+    """Return what may settle an open comparison. Another seed adds neither clients nor days."""
+    gain, run = chosen.gain, chosen.group.runs[0]
+    later = f"Do not decide yet, because {gain.why_open}."
+    if len(gain.ratios) < FEWEST_CLIENTS:
+        return NextStep(f"{later} Until then look at each client:", _compare(question))
+    if forecasts:
+        return NextStep(
+            f"{later} Repeat all runs with more data or more clients, or with a longer test part, "
+            "for example this run:",
+            _run_again(run, f"{run.method}-long-test", "data.train-share=0.5"),
+        )
+    seed = max(member.summary["seed"] for member in chosen.group.runs) + 1
+    return NextStep(
+        f"{later} Repeat all runs with more data or more clients, or with another seed, for "
+        "example this run:",
+        _run_again(run, f"{run.method}-seed-{seed}", f"seed={seed}"),
     )
 
 

@@ -90,7 +90,7 @@ def test_a_split_of_its_own(tmp_path: Path) -> None:
         (ROWS, {"x": np.zeros((3, 0, 2))}, r"has shape \(3, 0, 2\), expected"),
         (ROWS, {"x": np.array([[["a"]]])}, "array 'x' holds <U1, not numbers"),
         (ROWS, {"x": np.full((3, 4, 2), 1e39)}, "sequence 0: dimension-1 at step 0 is inf"),
-        (ROWS, {"group": np.array([1, 1, 1])}, "groups are of clients, but there is no array"),
+        (ROWS, {"group": np.array([1, 1, 1])}, "`group` needs an array of clients"),
         (POINTS, {"offsets": np.array([0, 1, 4, 5])}, "must begin with 0 and end with 6"),
         (POINTS, {"offsets": np.array([1, 1, 4, 6])}, "must begin with 0 and end with 6"),
         (POINTS, {"offsets": np.array([0, 4, 4, 6])}, "sequence 1 has 0 points"),

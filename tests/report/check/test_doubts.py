@@ -21,7 +21,8 @@ from fedproto_app.report.check.doubts import (
     doubts_about_sequences,
     doubts_about_series,
     is_counter,
-    totals_among,
+    sums_among,
+    unit_jump,
     zeros_at_the_ends,
 )
 from fedproto_app.settings import DataSettings
@@ -129,17 +130,47 @@ def test_totals_are_found_among_rounded_parts_and_other_totals() -> None:
         **dict(zip("abcde", parts, strict=True)),
     }
     clients = [ClientSeries(name, values) for name, values in table.items()]
-    assert totals_among(clients) == [
-        ("west", ["a", "b"]),
-        ("east", ["c", "d", "e"]),
-        ("all", ["a", "b", "c", "d", "e"]),
-    ]
+    assert sums_among(clients) == (
+        [("west", ["a", "b"]), ("east", ["c", "d", "e"]), ("all", ["a", "b", "c", "d", "e"])],
+        [],
+    )
     assert doubts_about_gain(clients)[0].startswith("west is the sum of a, b, and east is the sum")
     mean, noisy = (parts[0] + parts[1]) / 2, west + rng.normal(0, 3, 300)
     not_summed = [ClientSeries("mean", mean), ClientSeries("noisy", noisy), *clients[3:]]
-    assert totals_among(not_summed) == []
+    assert sums_among(not_summed) == ([], [])
     late = ClientSeries("late", parts[0], start=250)
-    assert totals_among([*clients, late]) == []  # too few rows in common
+    assert sums_among([*clients, late]) == ([], [])  # too few rows in common
+
+
+def test_a_series_in_another_unit_is_a_multiple_and_a_similar_one_is_not() -> None:
+    rng = np.random.default_rng(4)
+    first = wave(24, 300, noise=0.5)
+    clients = [
+        ClientSeries("kilowatts", first),
+        ClientSeries("watts", (1000 * first + 7).round()),
+        ClientSeries("same", first),
+        ClientSeries("neighbour", 3 * first + rng.normal(0, 0.1, 300)),
+    ]
+    _, multiples = sums_among(clients)
+    assert multiples == [("same", "kilowatts"), ("watts", "kilowatts")]
+    same, scaled = doubts_about_gain(clients)  # a copy is named once
+    assert same.startswith("same has the values of kilowatts: the gain")
+    assert scaled.startswith("watts rises and falls in proportion to kilowatts: these may be")
+
+
+def test_values_in_another_unit_from_some_time_on_are_found() -> None:
+    values = 10 + wave(24, 24 * 10, noise=0.5)
+    larger = np.r_[values[:96], 1000 * values[96:]]
+    assert unit_jump(larger, 24) == (96, pytest.approx(1000, rel=0.1))
+    assert unit_jump(larger[::-1], 24) == (144, pytest.approx(0.001, rel=0.1))
+    assert unit_jump(np.r_[values, 1000 * values[:24]], 24) is None  # a single day
+    assert unit_jump(np.r_[values, 15 * values], 24) is None
+    assert unit_jump(np.r_[np.zeros(96), values], 24) is None  # it began late
+    with_gap = larger.copy()
+    with_gap[72:150] = np.nan
+    assert unit_jump(with_gap, 24) == (144, pytest.approx(1000, rel=0.1))
+    [line] = doubts_about_series([ClientSeries("mill", larger, start=7)], DataSettings())[:1]
+    assert line.startswith("mill from step 103 on: the values are about 990 times those before")
 
 
 def test_a_giant_is_named_for_its_size_or_length() -> None:

@@ -27,7 +27,9 @@ def kindred(sharing: str) -> dict[str, Any]:
     ("errors", "text", "command"),
     [
         ((0.5,) * 7, "Use kindred (federated).", "fedproto forecast a --steps 24 --out next.csv"),
-        ((0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5), "Do not decide yet", "--set seed=1"),
+        ((0.5, 0.5, 0.5, 0.9, 1.5, 1.5, 1.5), "Do not decide yet", "--set data.train-share=0.5"),
+        ((0.5, 0.5), "Do not decide yet, because a 95% interval needs 6 clients.", "--pairs"),
+        ((0.5,), "Do not decide yet, because only one client can be compared.", "--pairs"),
         ((2.0,) * 7, "Use kindred (local), which", "fedproto forecast b --steps 24"),
     ],
 )
@@ -41,7 +43,7 @@ def test_the_next_step_follows_the_finding(
     monkeypatch.chdir(tmp_path)
     folders = (
         shared(tmp_path / "a", errors, **kindred("kin")),
-        alone(tmp_path / "b", (1.0,) * 7, **kindred("none")),
+        alone(tmp_path / "b", (1.0,) * len(errors), **kindred("none")),
     )
     for folder in folders:
         (folder / "state").mkdir()
