@@ -634,7 +634,7 @@ def test_a_run_over_stages_asks_everyone_and_tells_of_both_models(tmp_path: Path
     assert {line["clients"] for line in lines} == {8}
     summary = read_run(folder).summary
     trained_on, learned = (
-        [int(row[column]) for row in csv.DictReader((folder / file).open())]
+        [int(row[column]) for row in csv.DictReader((folder / file).read_text().splitlines())]
         for file, column in (("partition.csv", "train_samples"), ("clients.csv", "samples"))
     )
     assert sum(learned) > sum(trained_on)  # validation samples too
