@@ -48,10 +48,11 @@ def keys_of(arrays: Mapping[str, AnyArray]) -> list[ClientKey]:
 class ClientFacts:
     """A node's declaration of one client.
 
-    samples: train samples, or 0 for a client that is never asked to train. group: the group that
-    its site or its source names, or "". class_counts: train samples by stage and class, () where
-    the node does not report them or the task has no classes. times: of its samples, None where the
-    method does not use them.
+    samples: train samples, with the validation samples if the method learns from them too
+    (`Method.learns_from_validation`), or 0 for a client that is never asked to train. group: the
+    group that its site or its source names, or "". class_counts: train samples by stage and class,
+    () where the node does not report them or the task has no classes. times: of its samples, None
+    where the method does not use them.
     """
 
     samples: int

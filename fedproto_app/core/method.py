@@ -148,6 +148,8 @@ class Method:
     rounds: the number of rounds, where the method decides this and not the settings.
     pretraining: the phase that the method itself brings before its own rounds, if it does.
     learns_without_labels: whether sequences without a label are of use to a run.
+    learns_from_validation: whether what clients send also holds their validation samples, which
+        then count among the samples that they declare.
     scaling: how labelled sequences are scaled where ``data.sequences.scaling`` is auto.
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
@@ -171,6 +173,7 @@ class Method:
     rounds: Callable[[RunSettings], int] | None = None
     pretraining: Pretraining | None = None
     learns_without_labels: Callable[[RunSettings], bool] = lambda settings: False
+    learns_from_validation: Callable[[RunSettings], bool] = lambda settings: False
     scaling: Literal["sequence", "client", "none"] = "sequence"
     needs_simulation: str = ""
     cannot_forecast: str = ""

@@ -20,6 +20,7 @@ SMOOTHING = 3.0  # by validation on digits, CIFAR-10, PenDigits, JapaneseVowels 
 UNKNOWN_CLASS = -1e4  # in place of log 0: no client has the class
 _FLOOR = 1e-3  # of the mean variance within classes, in mean squares: a class may have one sample
 _SLACK = 1e-4  # relative, feature by feature; sums travel in float32
+_ROUNDING = 1e-6  # of a number of samples in float32
 _NEXT_TO_NOTHING = 1e-6  # of the mean square, for features that are always 0
 
 
@@ -44,6 +45,10 @@ class OwnScatter(NamedTuple):
     scatter: Tensor
     holders: Tensor
 
+    def less(self, removed: OwnScatter, share: float) -> OwnScatter:
+        """Return the scatter without that of a client whose samples count for this share."""
+        return OwnScatter(*(mine - share * part for mine, part in zip(self, removed, strict=True)))
+
 
 class ClassSums(NamedTuple):
     """gram: Σ x xᵀ [..., D, D]. moment: Σ_c x [..., C, D]. counts: n_c [..., C]."""
@@ -56,9 +61,29 @@ class ClassSums(NamedTuple):
         """Return the sums over the samples of both."""
         return ClassSums(*(mine + added_sum for mine, added_sum in zip(self, added, strict=True)))
 
+    def less(self, removed: ClassSums, share: float = 1.0) -> ClassSums:
+        """Return the sums without these samples, which count for a share in them."""
+        moment, counts = without((self.moment, self.counts), removed, share)
+        return ClassSums(self.gram - share * removed.gram, moment, counts)
+
+    def of_client(self, row: int) -> ClassSums:
+        """Return the sums of one of K clients, [1, …]."""
+        return ClassSums(*(part[row : row + 1] for part in self))
+
     def features_from(self, first: int) -> ClassSums:
         """Return the sums of the features from `first` on."""
         return ClassSums(self.gram[..., first:, first:], self.moment[..., first:], self.counts)
+
+
+def without(of_classes: OfClasses, removed: ClassSums, share: float = 1.0) -> OfClasses:
+    """Return the sums of classes without these samples, which count for a share in them.
+
+    Sums have rounding errors, which are removed from classes without another sample.
+    """
+    moment, counts = of_classes
+    remaining = counts - share * removed.counts
+    has = remaining > _ROUNDING * counts
+    return (moment - share * removed.moment) * has.unsqueeze(-1), remaining * has
 
 
 def class_sums(vectors: LabelledVectors, classes: int) -> ClassSums:
@@ -128,9 +153,9 @@ def around_own_means(total: ClassSums, own: OwnScatter) -> ClassSums:
 
     They have n − Σ_k C_k samples, so that fewer degrees of freedom are smoothed more.
     """
-    samples = total.counts.sum()
-    factor = (samples - own.holders.sum()) / samples
-    moment, counts = factor * total.moment, factor * total.counts
+    samples = total.counts.sum(dim=-1, keepdim=True)
+    factor = (samples - own.holders.sum(dim=-1, keepdim=True)) / samples
+    moment, counts = factor.unsqueeze(-1) * total.moment, factor * total.counts
     between = class_means(moment, counts).transpose(-1, -2) @ moment
     return ClassSums(own.scatter + between, moment, counts)
 

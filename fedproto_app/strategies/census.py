@@ -213,7 +213,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
                 self.task.validation_vectors(cohort.parameters, cohort.samples),
                 own=scatter_in(guidance, total),
                 shares=cohort.shares,
-            )
+            ).final
         cohort.parameters[ANSWER + "weight"].copy_(weight)
         cohort.parameters[ANSWER + "bias"].copy_(bias)
         return list(range(len(cohort.names)))

@@ -54,6 +54,7 @@ class LabelledSamples:
     test_targets: Tensor  # [K, m]
     is_validation: Tensor  # [K, m] float
     is_test: Tensor  # [K, m] float
+    test_stages: Tensor | None = None  # [K, m], None where samples have no stages
     lengths: Tensor | None = None  # [K, n] int64 of sequences, 1 in padding
     test_lengths: Tensor | None = None  # [K, m]
     representation: Tensor | None = None  # [K, n, D] if the encoder does not learn
@@ -158,11 +159,26 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         return LabelledVectors(features, samples.targets, present)
 
     def validation_vectors(
-        self, parameters: Mapping[str, Tensor], samples: LabelledT
+        self, parameters: Mapping[str, Tensor], samples: LabelledT, stages: Tensor | None = None
     ) -> LabelledVectors:
-        """Return the encoder's vectors of the validation samples."""
-        features = self.test_vectors(parameters, samples)
-        return LabelledVectors(features, samples.test_targets, samples.is_validation)
+        """Return the encoder's vectors of the validation samples.
+
+        stages: of how many stages each client's samples are present, [K], None for all at hand.
+        """
+        kept = samples.is_validation
+        if stages is not None:
+            of_sample = 0 if samples.test_stages is None else samples.test_stages
+            kept = kept * (of_sample < stages.unsqueeze(1))
+        # Only these are encoded: test samples may be many more.
+        longest = max(1, int(samples.is_validation.sum(dim=1).max()))
+        places = samples.is_validation.argsort(dim=1, descending=True, stable=True)[:, :longest]
+        rows = torch.arange(len(places), device=places.device).unsqueeze(1), places
+        if samples.test_representation is None:
+            lengths = None if samples.test_lengths is None else samples.test_lengths[rows]
+            features = self.encode_all(parameters, samples.test_values[rows], lengths)
+        else:
+            features = samples.test_representation[rows]
+        return LabelledVectors(features, samples.test_targets[rows], kept[rows])
 
     def tests_encoded(self, parameters: Mapping[str, Tensor], samples: LabelledT) -> LabelledT:
         """Return the samples with vectors of validation and test samples, for a fixed encoder."""

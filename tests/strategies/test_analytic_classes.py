@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,13 +24,21 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import ClientReply, Received, Round, Total
 from fedproto_app.core.sends import Sends
 from fedproto_app.core.wire import read_order
-from fedproto_app.data.sequences.clients import ClientSequences
+from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.experiments.invariants import SmallRuns, invariants_of
-from fedproto_app.maths.class_gaussian import ClassSums, LabelledVectors, class_sums
+from fedproto_app.maths.class_gaussian import (
+    ClassSums,
+    LabelledVectors,
+    OwnScatter,
+    class_sums,
+    own_scatter,
+)
 from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_rounds, read_run
+from fedproto_app.settings import settings_from
 from fedproto_app.strategies.analytic import classes_strategy as class_groups
+from fedproto_app.strategies.analytic import learns_from_validation
 from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
 from fedproto_app.strategies.analytic.classes_strategy import (
     AnalyticClassesStrategy,
@@ -39,6 +48,7 @@ from fedproto_app.strategies.analytic.classes_strategy import (
     merged,
     within_clusters,
 )
+from fedproto_app.strategies.common import class_fit
 from fedproto_app.strategies.common.class_fit import (
     CLUSTER_COUNTS,
     CLUSTER_MOMENT,
@@ -47,15 +57,18 @@ from fedproto_app.strategies.common.class_fit import (
     HOLDERS,
     MOMENT,
     SCATTER,
+    ClassFit,
+    ClassPool,
     arrived,
     clusters_in,
     packed,
     sent_sums,
+    unpacked,
 )
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, make_learner, train_cohort
 from tests.helpers.tiny_cohort import cohort_of
-from tests.helpers.tiny_images import at_round, image_cohort, image_learner
+from tests.helpers.tiny_images import STAGES, at_round, client_of, image_cohort, image_learner
 from tests.helpers.tiny_sequences import sequence_client, sequence_settings, task_of
 from tests.strategies.server_half import (
     NO_GRID,
@@ -100,9 +113,10 @@ def guidance_of_totals(learner: AnalyticClassesLearner, cohort: Cohort) -> Guida
 
 def test_each_stage_counts_once_however_many_rounds_it_lasts() -> None:
     learner = learner_of()
-    context = learner.context(GUIDANCE, image_cohort(learner))
-    contribution = learner.contribution(trained(learner), context)
-    assert contribution.arrays[COUNTS].tolist() == [[3, 1, 2], [0, 6, 0]]
+    cohort = trained(learner)
+    contribution = learner.contribution(cohort, learner.context(GUIDANCE, cohort))
+    assert cohort.memory.sums["counts"].tolist() == [[3, 1, 2], [0, 6, 0]]
+    assert contribution.arrays[COUNTS].tolist() == [[5, 2, 3], [0, 8, 0]]  # and validation images
     assert contribution.arrays[GRAM].shape == (2, 24 * 25 // 2)
     assert contribution.arrays[MOMENT].shape == (2, 3, 24)
     first = trained(learner, (1,))
@@ -118,9 +132,12 @@ def test_one_for_all_is_that_of_all_images_in_one_place() -> None:
         vectors = learner.task.train_vectors(
             cohort.parameters, at_round(learner, cohort, server_round).samples
         )
-        present = vectors.present.bool()
-        features.append(vectors.features[present].numpy())
-        labels.append(vectors.labels[present].numpy())
+        parts = [vectors]
+        if server_round == 3:
+            parts.append(learner.task.validation_vectors(cohort.parameters, cohort.samples))
+        for part in parts:
+            features.append(part.features[part.present.bool()].numpy())
+            labels.append(part.labels[part.present.bool()].numpy())
     x, y = np.concatenate(features).astype(np.float64), np.concatenate(labels)
     within = sum(np.cov(x[y == c].T, bias=True) * (y == c).mean() for c in range(3))
     directions = np.trace(within) ** 2 / np.square(within).sum()
@@ -206,6 +223,188 @@ def test_a_client_leans_to_its_cluster_and_to_all_where_its_cluster_is_silent() 
     assert clusters_in(GUIDANCE, ["a", "b"], total) == []
 
 
+# --- validation samples --------------------------------------------------------------------------
+
+
+def vectors_of(labels: list[int], values: list[float]) -> LabelledVectors:
+    features = torch.tensor(values).double().view(1, -1, 1)
+    return LabelledVectors(features, torch.tensor([labels]), torch.ones(1, len(labels)))
+
+
+def test_the_final_fit_is_that_of_all_samples_by_hand() -> None:
+    train = class_sums(vectors_of([0, 0, 1, 1], [0, 2, 4, 6]), 2)
+    held_out = class_sums(vectors_of([0], [4]), 2)
+    final, judged = ClassFit(1.0, even=False).alone(train, None, held_out)
+    # Without the last sample: means 1 and 5 around 3, S = 1, and 3/4 of it is added.
+    assert judged[0].flatten().tolist() == pytest.approx([-2 / 1.75, 2 / 1.75])
+    assert judged[1].tolist() == [pytest.approx([4 / 1.75 - math.log(2), -8 / 1.75 - math.log(2)])]
+    # With it: means 2 and 5 around 3.2, S = (8 + 2)/5 = 2, and 3/5 of it is added.
+    assert final[0].flatten().tolist() == pytest.approx([-1.2 / 3.2, 1.8 / 3.2])
+    offsets = [2.6 * 1.2 / 3.2 + math.log(0.6), -4.1 * 1.8 / 3.2 + math.log(0.4)]
+    assert final[1].tolist() == [pytest.approx(offsets)]
+
+
+def random_sums(seed: int, samples: int) -> ClassSums:
+    """Of three clients."""
+    draws = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, (3, samples), generator=draws)
+    features = torch.randn(3, samples, 4, generator=draws) + labels.unsqueeze(-1)
+    return class_sums(LabelledVectors(features, labels, torch.ones(3, samples)), 2)
+
+
+def added(sums: ClassSums, shares: Sequence[float]) -> ClassSums:
+    weights = torch.tensor(shares).double()
+    return ClassSums(*(torch.einsum("k,k...->...", weights, part) for part in sums))
+
+
+def scatter_of(sums: ClassSums, shares: Sequence[float]) -> OwnScatter:
+    weights, own = torch.tensor(shares).double(), own_scatter(sums)
+    return OwnScatter(*(torch.einsum("k,k...->...", weights, part.double()) for part in own))
+
+
+@pytest.mark.parametrize("sites_differ", [False, True])
+def test_judged_candidates_never_saw_the_validation_samples_and_the_final_saw_all(
+    sites_differ: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(class_fit, "_weights", lambda fits, evidence, _: 0 * evidence + 1)
+    monkeypatch.setattr(class_fit, "ODDS_ALONE", 1e300)
+    monkeypatch.setattr(class_fit, "means_differ", lambda total, own: sites_differ)
+    train, held_out, shares = random_sums(0, 12), random_sums(1, 5), [1.0, 0.5, 1.0]
+    known = train.plus(held_out)
+    validation = LabelledVectors(torch.randn(3, 2, 4), torch.zeros(3, 2).long(), torch.ones(3, 2))
+
+    def fit_of(sums: ClassSums, of_others: ClassSums, **more: Any) -> class_fit.Fit:
+        """Fit to these sums. of_others: what the totals hold."""
+        total = added(of_others, shares)
+        own = scatter_of(of_others, shares)
+        pair = added(ClassSums(*(part[:2] for part in of_others)), shares[:2])  # a cluster
+        moment, counts = total.moment.repeat(3, 1, 1), total.counts.repeat(3, 1)
+        moment[:2], counts[:2] = pair.moment, pair.counts
+        clusters = [ClassPool(moment, counts)]
+        fit = ClassFit(1.0, even=False)
+        return fit.personal(
+            sums, total, validation, own=own, clusters=clusters, shares=shares, **more
+        )
+
+    fit = fit_of(train, known, held_out=held_out)
+    final = fit_of(known, known).final
+    for actual, expected in zip(fit.final, final, strict=True):
+        torch.testing.assert_close(actual, expected)
+    for row in range(3):
+        without = ClassSums(*(part.clone() for part in known))
+        for part, train_part in zip(without, train, strict=True):
+            part[row] = train_part[row]
+        expected_fit = fit_of(train, without).final
+        for actual, expected in zip(fit.judged, expected_fit, strict=True):
+            torch.testing.assert_close(actual[row], expected[row])
+
+
+def test_one_for_all_is_judged_without_a_clients_validation_samples() -> None:
+    train, held_out, shares = random_sums(0, 12), random_sums(1, 5), [1.0, 0.5, 1.0]
+    total, fit = added(train.plus(held_out), shares), ClassFit(1.0, even=False)
+    judged = fit.of_all_judged(total, held_out, shares)
+    for row in range(3):
+        counted = [share * (client != row) for client, share in enumerate(shares)]
+        expected_fit = fit.of_all(added(train, shares).plus(added(held_out, counted)))
+        assert expected_fit is not None
+        for actual, expected in zip(judged, expected_fit, strict=True):
+            torch.testing.assert_close(actual[row], expected)
+
+
+def test_a_class_of_validation_samples_alone_leaves_no_trace() -> None:
+    total = ClassSums(torch.eye(1), torch.tensor([[3.0], [0.1]]), torch.tensor([2.0, 1.0]))
+    out = ClassSums(0 * torch.eye(1), torch.tensor([[0.0], [0.1 + 1e-7]]), torch.tensor([0.0, 1]))
+    assert total.less(out).moment.tolist() == [[3.0], [0.0]]
+
+
+@pytest.mark.parametrize(
+    ("masked", "sharing"),
+    [
+        (False, "none"),
+        (False, "federated"),
+        (False, "shrunk"),
+        (True, "federated"),
+        (True, "shrunk"),
+    ],
+)
+def test_validation_errors_are_those_of_models_without_the_validation_samples(
+    masked: bool, sharing: str
+) -> None:
+    learner = learner_of(**{"analytic.sharing": sharing, "aggregation.secure": masked})
+    cohort = trained(learner)
+    sent_arrays = learner.contribution(cohort, learner.context(GUIDANCE, cohort)).arrays
+    guidance = Guidance({name: array.sum(axis=0) for name, array in sent_arrays.items()})
+    assert (SCATTER in sent_arrays) == masked
+    learner.receive(cohort, guidance)
+    validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
+    train, fit = unpacked(cohort.memory.sums), ClassFit(1.0, even=False)
+    held_out = class_sums(validation, 3)
+    errors = []
+    for row in range(2):
+        sums = train.plus(held_out)
+        for part, train_part in zip(sums, train, strict=True):
+            part[row] = train_part[row]
+        total = added(sums, [1, 1])
+        if sharing == "none":
+            expected = fit.alone(train, validation).final
+        elif sharing == "federated":
+            of_all = fit.of_all(total)
+            assert of_all is not None
+            expected = of_all[0].expand(2, -1, -1), of_all[1].expand(2, -1)
+        else:
+            own = scatter_of(sums, [1, 1]) if masked else None
+            expected = fit.personal(train, total, validation, own=own).final
+        for name, value in zip(("weight", "bias"), expected, strict=True):
+            actual = cohort.memory.judged[name][row]
+            torch.testing.assert_close(actual, value[row].float(), rtol=1e-3, atol=1e-3)
+        scores = validation.features[row].double() @ expected[0][row] + expected[1][row]
+        wrong = (scores.argmax(dim=1) != validation.labels[row]).double()
+        errors.append(
+            float((wrong * validation.present[row]).sum() / validation.present[row].sum())
+        )
+    metrics = learner.evaluate(cohort, guidance)
+    assert metrics[Metric("validation-error")] == pytest.approx(errors)
+    if sharing == "federated":
+        assert metrics[Metric("validation-error", shared=True)] == pytest.approx(errors)
+
+
+def test_a_client_that_missed_a_stage_takes_out_only_what_it_sent() -> None:
+    learner = learner_of(**{"analytic.sharing": "federated"})
+    cohort = trained(learner, (1,))
+    guidance = guidance_of_totals(learner, cohort)
+    learner.receive(cohort, guidance)
+    on_time = cohort.memory.judged["weight"].clone()
+    late = at_round(learner, cohort, 2)  # with validation images of the next stage
+    learner.receive(late, guidance)
+    assert late.samples.is_validation.sum() > cohort.samples.is_validation.sum()
+    torch.testing.assert_close(late.memory.judged["weight"], on_time)
+
+
+NOISE = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("learns", "changes"),
+    [
+        (True, {}),
+        (True, {"aggregation.secure": True}),
+        (False, {"aggregation.rule": "median"}),
+        (False, NOISE),
+    ],
+)
+def test_validation_samples_join_plain_sums_and_are_declared(
+    learns: bool, changes: dict[str, Any]
+) -> None:
+    task = {"task": "classification", "method": "analytic", "data.partition.scheme": "given"}
+    assert learns_from_validation(settings_from({**task, "keep": "last", **changes})) == learns
+    learner = learner_of(**changes)
+    cohort = trained(learner)
+    arrays = learner.contribution(cohort, learner.context(GUIDANCE, cohort)).arrays
+    clients = [client_of(name, stages) for name, stages in STAGES.items()]
+    declared = [replace(client, learns_validation=learns).train_samples for client in clients]
+    assert arrays[COUNTS].sum(axis=1).tolist() == declared == ([10, 8] if learns else [6, 6])
+
+
 # --- sequences without a label -------------------------------------------------------------------
 
 
@@ -213,12 +412,14 @@ LABELLED = 6  # of a client's train sequences have a label
 
 
 def plain(client: ClientSequences) -> ClientSequences:
-    """With classes so far apart that few labels say what the other sequences are."""
+    """With classes so far apart that few labels say what the other sequences are, and without
+    validation sequences, whose labels would be as many."""
     apart = [
         values + np.float32(4 * target)
         for values, target in zip(client.train.values, client.train.targets, strict=True)
     ]
-    return replace(client, train=replace(client.train, values=apart))
+    none = LabelledSequences([], client.train.targets[:0])
+    return replace(client, train=replace(client.train, values=apart), validation=none)
 
 
 COMPLETE = [
@@ -432,6 +633,11 @@ def test_a_run_over_stages_asks_everyone_and_tells_of_both_models(tmp_path: Path
     assert len(lines) == 2  # one a stage, whatever `rounds` says
     assert {line["clients"] for line in lines} == {8}
     summary = read_run(folder).summary
+    trained_on, learned = (
+        [int(row[column]) for row in csv.DictReader((folder / file).read_text().splitlines())]
+        for file, column in (("partition.csv", "train_samples"), ("clients.csv", "samples"))
+    )
+    assert sum(learned) > sum(trained_on)  # validation samples too
     assert summary["accuracy_global"] > 0.5
     assert summary["accuracy_local"] > 0.5
 

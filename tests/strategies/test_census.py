@@ -151,9 +151,8 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     local_sums = sent_sums[-1]
     assert isinstance(learner.task.model, LearnedAndFixed)
     learned = learner.task.model.learned.representation_dim
-    weight, bias = ClassFit(1.0, even=False, steady_from=learned).personal(
-        local_sums, total, validation
-    )
+    fit = ClassFit(1.0, even=False, steady_from=learned)
+    (weight, bias), _ = fit.personal(local_sums, total, validation)
     predictor = learner.predictor(cohort.parameters)
     torch.testing.assert_close(predictor[HEAD + "weight"], weight.float(), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(predictor[HEAD + "bias"], bias.float(), rtol=1e-3, atol=1e-3)
@@ -206,7 +205,7 @@ def test_sums_of_an_older_encoder_are_no_evidence() -> None:
     def class_told_by(steady_from: int) -> int:
         """The class of a sample that feature 0 alone tells."""
         fit = ClassFit(1.0, even=True, steady_from=steady_from)
-        weight, bias = fit.personal(local_sums, total, validation)
+        (weight, bias), _ = fit.personal(local_sums, total, validation)
         return int((torch.tensor([1.0, 0.0]).double() @ weight[0] + bias[0]).argmax())
 
     assert [class_told_by(first) for first in (0, 1, 2)] == [0, 1, 1]  # 2: no feature is steady
@@ -229,8 +228,8 @@ def test_a_client_that_its_validation_samples_advise_to_stay_alone_does(
     total = ClassSums(*(part.sum(0) for part in sums))
     own = OwnScatter(*(part.sum(0) for part in own_scatter(sums)))
     fit = ClassFit(1.0, even=True)
-    ours, _ = fit.personal(sums, total, validation, own=own if around_own else None)
-    theirs, _ = fit.alone(sums, validation)
+    (ours, _), _ = fit.personal(sums, total, validation, own=own if around_own else None)
+    (theirs, _), _ = fit.alone(sums, validation)
     assert [torch.equal(*pair) for pair in zip(ours, theirs, strict=True)] == [bool(alone)] * 4
 
 
@@ -241,7 +240,7 @@ def test_a_class_that_all_know_nothing_of_keeps_the_clients_own_mean() -> None:
     total = ClassSums(gram, torch.tensor([[4.0, 0.0], [0.0, 0.0]]).double(), torch.tensor([2.0, 0]))
     validation = LabelledVectors(torch.zeros(1, 1, 2), torch.zeros(1, 1).long(), torch.zeros(1, 1))
     fit = ClassFit(1.0, even=True)
-    weight, bias = fit.personal(sums, total, validation)
+    (weight, bias), _ = fit.personal(sums, total, validation)
     scores = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).double() @ weight[0] + bias[0]
     assert scores.argmax(dim=1).tolist() == [0, 1]  # the means of both classes
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,8 @@ class ClientImages:
     """The images of one client.
 
     class_counts: train images, a row per stage and a column per class. note: grey images that
-    were read as colour, and how many images were left out as corrupt, or "".
+    were read as colour, and how many images were left out as corrupt, or "". learns_validation:
+    whether the method also learns from the validation images.
     """
 
     name: str
@@ -50,11 +51,15 @@ class ClientImages:
     note: str = ""
     group: str = ""
     missing_share: float = 0.0
+    learns_validation: bool = False
 
     @property
     def train_samples(self) -> int:
-        """Train images of all stages, the client's weight in sample-weighted means."""
-        return sum(len(stage.train) for stage in self.stages)
+        """The images of all stages that the client learns from, its weight in sample-weighted
+        means."""
+        validation = sum(len(stage.validation) for stage in self.stages)
+        train = sum(len(stage.train) for stage in self.stages)
+        return train + validation if self.learns_validation else train
 
     def trained_stage(self, stage: int) -> int:
         """Return the stage whose images the client trains on at a stage.
@@ -71,11 +76,16 @@ class ClientImages:
 
 
 def make_image_clients(
-    pool: ImagePool, holdings: Sequence[Holding], settings: DataSettings
+    pool: ImagePool,
+    holdings: Sequence[Holding],
+    settings: DataSettings,
+    *,
+    learns_validation: bool = False,
 ) -> tuple[dict[str, ClientImages], dict[str, str]]:
     """Return the clients of these holdings with their pixels, and why some cannot take part.
 
-    Raises `DataError` for a corrupt image, unless `data.corrupt-images` says to skip it.
+    learns_validation: of `ClientImages`. Raises `DataError` for a corrupt image, unless
+    `data.corrupt-images` says to skip it.
     """
     train = _Loaded(pool.train, [holding.trained for holding in holdings])
     test = _Loaded(pool.test, [holding.tested for holding in holdings])
@@ -88,7 +98,7 @@ def make_image_clients(
         client = _client(holding, train, test, pool)
         reason = why_refused(client.stages, settings.partition)
         if reason is None:
-            clients[client.name] = client
+            clients[client.name] = replace(client, learns_validation=learns_validation)
         else:
             refused[client.name] = reason
     return clients, refused

@@ -34,6 +34,7 @@ class ClientSequences:
     group: the true cluster, or "". class_counts: train sequences of each class, in one row as there
     are no stages, or () if the target is a real number. unlabelled: [u] arrays [T_i, d] float32,
     train sequences without a label, empty if the run does not learn from them.
+    learns_validation: whether the method also learns from the validation sequences.
     """
 
     name: str
@@ -45,11 +46,13 @@ class ClientSequences:
     missing_share: float = 0.0
     note: str = ""
     unlabelled: Sequence[Steps] = ()
+    learns_validation: bool = False
 
     @property
     def train_samples(self) -> int:
-        """Train sequences, with a label or without."""
-        return len(self.train) + len(self.unlabelled)
+        """The sequences that the client learns from, with a label or without."""
+        validation = len(self.validation) if self.learns_validation else 0
+        return len(self.train) + len(self.unlabelled) + validation
 
 
 def make_sequence_clients(
@@ -59,10 +62,11 @@ def make_sequence_clients(
     seed: int,
     *,
     unlabelled: bool = True,
+    learns_validation: bool = False,
 ) -> tuple[dict[str, ClientSequences], dict[str, str]]:
     """Return the clients of these holdings, and why some cannot take part.
 
-    unlabelled: whether to keep sequences without a label.
+    unlabelled: whether to keep sequences without a label. learns_validation: of `ClientSequences`.
     """
     clients: dict[str, ClientSequences] = {}
     refused: dict[str, str] = {}
@@ -72,7 +76,8 @@ def make_sequence_clients(
         if not unlabelled:
             split = replace(split, unlabelled=split.unlabelled[:0])
         if reason is None:
-            clients[holding.name] = _client(pool, holding, split, settings)
+            client = _client(pool, holding, split, settings)
+            clients[holding.name] = replace(client, learns_validation=learns_validation)
         else:
             refused[holding.name] = reason
     return clients, refused

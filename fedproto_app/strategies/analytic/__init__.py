@@ -88,6 +88,16 @@ def guesses_classes(settings: RunSettings) -> bool:
     return settings.method_table(AnalyticSettings).guess_rounds > 0
 
 
+def learns_from_validation(settings: RunSettings) -> bool:
+    """Return whether the sums of classes also hold validation samples.
+
+    A client judges classifiers without them, and can subtract them from plain totals alone: noise
+    and robust rules give totals that are not the sums of the clients' sums.
+    """
+    plain = settings.aggregation.rule == "mean" and not settings.privacy.is_on
+    return plain and settings.task != "forecasting"
+
+
 def check_settings(settings: RunSettings) -> None:
     """Raise `SettingsError` for clusters or guesses that other settings rule out."""
     check_clusters(settings)
@@ -171,6 +181,7 @@ METHOD = Method(
     rounds=rounds_with_guesses,
     scaling="client",
     learns_without_labels=guesses_classes,
+    learns_from_validation=learns_from_validation,
     check=check_settings,
     small={"analytic.features": 20},
 )

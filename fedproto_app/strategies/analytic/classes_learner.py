@@ -1,10 +1,11 @@
 """Classes in closed form, client half: one message a stage, no training.
 
 Features are fixed random functions drawn from the seed. A client computes the sums of
-`maths/class_gaussian.py` over its train samples of all stages so far and sends them,
+`maths/class_gaussian.py` over its train and validation samples of all stages so far and sends them,
 D(D + 1)/2 + C·D + C values. The totals over clients give the classifier of all samples, and
 together with the client's sums its personal classifier (`class_fit.py`). With clusters, this is
-also drawn to the sums of the clients whose classes have the same meaning.
+also drawn to the sums of the clients whose classes have the same meaning. The validation samples
+judge classifiers that are fitted without them.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from fedproto_app.models.model import HEAD
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.models.sequence_kernels import SequenceKernelClassifier
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.analytic import AnalyticSettings
+from fedproto_app.strategies.analytic import AnalyticSettings, learns_from_validation
 from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     ClassFit,
     Classifier,
+    Fit,
     clusters_in,
     packed,
     sample_bound,
@@ -53,19 +55,27 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 
 class SumsMemory(NamedTuple):
-    """The number of stages that a client has taken in, and its packed sums over these."""
+    """The number of stages that a client has taken in, its packed sums of train samples over these,
+    and its newest classifier without validation samples, which these judge."""
 
     stages: Tensor
     sums: dict[str, Tensor]
+    judged: dict[str, Tensor]
 
 
 class ClassesContext(VectorsContext):
     """guessed: the unlabelled train vectors with the classes that the last round's models predict,
-    or None in a round without guesses."""
+    or None in a round without guesses. held_out: the sums of the validation samples that the
+    clients also learn from, or None."""
 
-    def __init__(self, vectors: LabelledVectors, guessed: LabelledVectors | None) -> None:
+    def __init__(
+        self,
+        vectors: LabelledVectors,
+        guessed: LabelledVectors | None,
+        held_out: ClassSums | None,
+    ) -> None:
         super().__init__(vectors)
-        self.guessed = guessed
+        self.guessed, self.held_out = guessed, held_out
 
 
 class AnalyticClassesLearner(
@@ -90,6 +100,7 @@ class AnalyticClassesLearner(
     def __init__(self, training: Training, section: AnalyticSettings, task: Any) -> None:
         super().__init__(training, section, task)
         self._fit = ClassFit(section.penalty, section.prior == "even")
+        self._learns_validation = learns_from_validation(task.settings)
 
     @property
     def _classes(self) -> int:
@@ -98,7 +109,9 @@ class AnalyticClassesLearner(
     def initial_memory(self) -> SumsMemory:
         shapes = sums_shapes(self._classes, self.task.representation_dim)
         sums = {name: torch.zeros(shape) for name, shape in shapes.items()}
-        return SumsMemory(stages=torch.tensor(0), sums=sums)
+        heads = ((self.task.representation_dim, self._classes), (self._classes,))
+        judged = dict(zip(("weight", "bias"), map(torch.zeros, heads), strict=True))
+        return SumsMemory(stages=torch.tensor(0), sums=sums, judged=judged)
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ClassesContext:
         parameters, samples = cohort.parameters, cohort.samples
@@ -108,7 +121,17 @@ class AnalyticClassesLearner(
             features, labels, present = self.task.guessed(parameters, samples, vectors)
             has_model = (cohort.memory.stages > 0).float()  # a newcomer would guess at random
             guessed = LabelledVectors(features, labels, present * has_model.unsqueeze(1))
-        return ClassesContext(vectors, guessed)
+        stages = torch.tensor(samples.trained_stages, device=self.task.device) + 1
+        return ClassesContext(
+            vectors, guessed, self._held_out(cohort, stages.maximum(cohort.memory.stages))
+        )
+
+    def _held_out(self, cohort: Cohort, stages: Tensor) -> ClassSums | None:
+        """Return the sums of the validation samples of the clients' first stages, [K] of them."""
+        if not self._learns_validation:
+            return None
+        vectors = self.task.validation_vectors(cohort.parameters, cohort.samples, stages)
+        return class_sums(vectors, self._classes) if vectors.present.any() else None
 
     def conclude(self, cohort: Cohort, context: ClassesContext) -> dict[str, Tensor]:
         """Take in new stages and fit the client's own classifier, which stays if it shares
@@ -117,7 +140,7 @@ class AnalyticClassesLearner(
         if self.section.sharing == "none":  # then clients are evaluated in the same message
             cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
             validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-        _set_heads(cohort, self._fit.alone(sums, validation))
+        _set_heads(cohort, self._fit.alone(sums, validation, context.held_out))
         scores = self.task.predict(cohort.parameters, context.vectors.features)
         _, labels, present = context.vectors
         return {"total": log_loss(scores.double(), labels, present)}
@@ -125,7 +148,10 @@ class AnalyticClassesLearner(
     def contribution(self, cohort: Cohort, context: ClassesContext) -> Contribution:
         if self.section.sharing == "none":
             return Contribution()
-        return Contribution(sent_sums(cohort.memory.sums, masked=self.training.masked))
+        sums = unpacked(cohort.memory.sums)
+        if context.held_out is not None:
+            sums = sums.plus(context.held_out)
+        return Contribution(sent_sums(packed(sums), masked=self.training.masked))
 
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
         assert self.training.sample_clip is not None
@@ -138,13 +164,16 @@ class AnalyticClassesLearner(
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return []  # no valid totals: each client uses its own classifier
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
+        held_out = self._held_out(cohort, cohort.memory.stages)
         if self.section.sharing == "federated":
-            _set_heads(cohort, of_all)  # the same for all clients
+            judged = self._of_all_judged(of_all, total, held_out, cohort)
+            _set_heads(cohort, Fit(of_all, judged))  # the same for all clients
         else:
             fits = self._fit.personal(
                 unpacked(cohort.memory.sums),
                 total,
                 self.task.validation_vectors(cohort.parameters, cohort.samples),
+                held_out=held_out,
                 own=scatter_in(guidance, total),
                 clusters=clusters_in(guidance, cohort.names, total),
                 shares=cohort.shares,
@@ -153,17 +182,43 @@ class AnalyticClassesLearner(
         return list(range(len(cohort.names)))
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """Evaluate the client's classifier and the classifier of all samples."""
-        metrics = super().evaluate(cohort, guidance)
+        """Evaluate the client's classifier and the classifier of all samples.
+
+        Validation errors are those of the classifiers without the validation samples.
+        """
+        final = cohort.parameters[HEAD + "weight"], cohort.parameters[HEAD + "bias"]
+        judged = cohort.memory.judged["weight"], cohort.memory.judged["bias"]
+        metrics = self._metrics(cohort, Fit(final, judged))
         total = total_in(guidance, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return metrics
+        held_out = self._held_out(cohort, cohort.memory.stages)
+        judged_of_all = self._of_all_judged(of_all, total, held_out, cohort)
+        return metrics | of_shared(self._metrics(cohort, Fit(of_all, judged_of_all)))
+
+    def _metrics(self, cohort: Cohort, fit: Fit) -> dict[Metric, list[float]]:
+        """Return the final classifiers' metrics, with the validation error of the judged."""
         clients = len(cohort.names)
-        weight, bias = (
-            tensor.float().expand(clients, *tensor.shape).contiguous() for tensor in of_all
-        )
-        with_shared_head = {**cohort.parameters, HEAD + "weight": weight, HEAD + "bias": bias}
-        return metrics | of_shared(self.task.evaluate(with_shared_head, cohort.samples))
+
+        def metrics_of(classifier: Classifier) -> dict[Metric, list[float]]:
+            weight, bias = (
+                tensor.float().expand(clients, *tensor.shape[-rank:]).contiguous()
+                for tensor, rank in zip(classifier, (2, 1), strict=True)
+            )
+            heads = {HEAD + "weight": weight, HEAD + "bias": bias}
+            return self.task.evaluate({**cohort.parameters, **heads}, cohort.samples)
+
+        metrics, error = metrics_of(fit.final), Metric(self.task.metrics.validation.metric.name)
+        if error in metrics and self._learns_validation:
+            metrics[error] = metrics_of(fit.judged)[error]
+        return metrics
+
+    def _of_all_judged(
+        self, of_all: Classifier, total: ClassSums, held_out: ClassSums | None, cohort: Cohort
+    ) -> Classifier:
+        if held_out is None:
+            return of_all
+        return self._fit.of_all_judged(total, held_out, cohort.shares)
 
     def _taken_in(self, cohort: Cohort, context: ClassesContext) -> ClassSums:
         """Add the stages that are new to the clients to their sums, store and return the sums.
@@ -186,10 +241,11 @@ class AnalyticClassesLearner(
         return sums_so_far
 
 
-def _set_heads(cohort: Cohort, classifier: Classifier) -> None:
-    """Set the clients' heads."""
-    for name, value in zip(("weight", "bias"), classifier, strict=True):
-        cohort.parameters[HEAD + name].copy_(value)
+def _set_heads(cohort: Cohort, fit: Fit) -> None:
+    """Set the clients' heads, and those that validation samples judge."""
+    for name, final, judged in zip(("weight", "bias"), *fit, strict=True):
+        cohort.parameters[HEAD + name].copy_(final)
+        cohort.memory.judged[name].copy_(judged)
 
 
 def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:

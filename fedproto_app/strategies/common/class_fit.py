@@ -7,6 +7,10 @@ penalty, so the classifier is the mean of many candidates' log-probabilities. A 
 is the likelihood of the client's class sums, if its means differ from the pooled means as much as
 the candidate assumes, times the likelihood of the validation samples.
 
+Clients also learn from their validation samples, whose sums the totals hold. Candidates are judged
+without them: the totals without a client's validation sums are exactly those of all other samples.
+Each candidate's weight is then that of the same candidate fitted to all samples.
+
 Where the clients' means of a class differ by more than chance, as at sites with codes of their own,
 these differences would count as noise around common means. Then the covariance is that around each
 client's own means. A client uses the classifier of its own sums alone if its validation samples
@@ -16,7 +20,7 @@ clearly prefer it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -40,6 +44,7 @@ from fedproto_app.maths.class_gaussian import (
     overall_mean,
     own_scatter,
     precision_factor,
+    without,
 )
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
 
@@ -71,6 +76,19 @@ class ClassPool(NamedTuple):
 
     moment: Tensor
     counts: Tensor
+
+    def less(self, row: int, removed: ClassSums, share: float) -> ClassPool:
+        """Return the pool of one of K clients, [1, …], without these samples of it."""
+        mine = self if self.counts.dim() == 1 else ClassPool(self.moment[row], self.counts[row])
+        return ClassPool(*without(mine, removed, share))
+
+
+class Fit(NamedTuple):
+    """final: classifiers of K clients. judged: the same without the validation samples that
+    the client also learns from, so that these can judge it."""
+
+    final: Classifier
+    judged: Classifier
 
 
 def sums_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -200,24 +218,51 @@ class ClassFit:
 
         None if the sums cannot come from samples.
         """
+        weight, bias = self._of_all(total)
+        return (weight, bias) if weight.isfinite().all() else None
+
+    def of_all_judged(
+        self, total: ClassSums, held_out: ClassSums, shares: Sequence[float]
+    ) -> Classifier:
+        """Return for each client the classifier of all samples but those that it held out.
+
+        shares: as for `personal`.
+        """
+        return _joined(
+            self._of_all(total.less(held_out.of_client(row), share))
+            for row, share in enumerate(_of_clients(shares, held_out))
+        )
+
+    def _of_all(self, total: ClassSums) -> Classifier:
         factor = precision_factor(total, self._penalty)
         means = class_means(total.moment, total.counts)
         weight, offset = discriminant(factor, overall_mean(total), means, total.counts > 0)
-        classifier = weight, offset + self.prior(total.counts)
-        return classifier if weight.isfinite().all() else None
+        return weight, offset + self.prior(total.counts)
 
-    def alone(self, sums: ClassSums, validation: LabelledVectors | None) -> Classifier:
+    def alone(
+        self,
+        sums: ClassSums,
+        validation: LabelledVectors | None,
+        held_out: ClassSums | None = None,
+    ) -> Fit:
         """Return each client's classifier of its own sums alone.
 
         validation: weighs candidates with several penalties. None gives the plain penalty alone.
+        held_out: as for `personal`.
         """
-        means = class_means(sums.moment, sums.counts)
-        if validation is None:
-            [(weight, bias)] = self._candidates(sums, (1.0,), means, sums.counts)
-            return weight.nan_to_num(), bias.nan_to_num()
-        candidates = self._candidates(sums, WELL_KNOWN, means, sums.counts)
-        none = sums.counts.new_zeros(len(sums.counts), len(candidates))
-        return _mean(candidates, none, validation)
+        factors = (1.0,) if validation is None else WELL_KNOWN
+        judged = self._alone(sums, factors)
+        evidence = sums.counts.new_zeros(len(sums.counts), len(factors))
+        weights = evidence + 1 if validation is None else _weights(judged, evidence, validation)
+        final = judged if held_out is None else self._alone(sums.plus(held_out), factors)
+        return Fit(_mean(final, weights), _mean(judged, weights))
+
+    def _alone(self, sums: ClassSums, factors: Sequence[float]) -> list[Classifier]:
+        means, roots = class_means(sums.moment, sums.counts), self._roots(sums, factors)
+        return self._candidates(sums, roots, means, sums.counts)
+
+    def _roots(self, spread: ClassSums, factors: Iterable[float]) -> dict[float, Tensor]:
+        return {factor: precision_factor(spread, factor * self._penalty) for factor in factors}
 
     def personal(
         self,
@@ -225,48 +270,79 @@ class ClassFit:
         total: ClassSums,
         validation: LabelledVectors,
         *,
+        held_out: ClassSums | None = None,
         own: OwnScatter | None = None,
         clusters: Sequence[ClassPool] = (),
         shares: Sequence[float] = (),
-    ) -> Classifier:
+    ) -> Fit:
         """Return the classifiers of K clients from their own sums and the sums of all clients.
 
-        own: the scatter over all clients around their own class means, if available. clusters: of
-        the clients, beside the pool of all. shares: the share of each client's sums that the total
-        holds, or () for all.
+        sums: of the train samples. held_out: of the validation samples that the total and the
+        clusters hold too, None if they hold none. own: the scatter over all clients around their
+        own class means, if available. clusters: of the clients, beside the pool of all. shares: the
+        share of each client's sums that the total holds, or () for all.
         """
-        spread = self._spread(total, own)
-        pools = [ClassPool(total.moment, total.counts), *clusters]
-        together = self._together(sums, spread, pools, validation, shares)
-        alone = self.alone(sums, validation)
-        both = torch.stack(_log_likelihoods(validation, [together, alone]))
+        together = self._together(sums, total, validation, held_out, own, clusters, shares)
+        alone = self.alone(sums, validation, held_out)
+        both = torch.stack(_log_likelihoods(validation, [together.judged, alone.judged]))
         prefers = (both[1] - both[0] > math.log(ODDS_ALONE)) & (sums.counts.sum(dim=1) > 0)
-        weight, bias = (
-            torch.where(prefers.view(-1, *[1] * (mine.dim() - 1)), mine, with_others)
-            for mine, with_others in zip(alone, together, strict=True)
-        )
-        return weight, bias
-
-    def _spread(self, total: ClassSums, own: OwnScatter | None) -> ClassSums:
-        """Return the sums that give the covariance, by the features that are steady."""
-        steady = total.features_from(self._steady_from)
-        if own is None or not steady.moment.shape[-1]:
-            return total
-        scatter = own.scatter[..., self._steady_from :, self._steady_from :]
-        differ = means_differ(steady, own._replace(scatter=scatter))
-        return around_own_means(total, own) if differ else total
+        return Fit(*(_chosen(prefers, *fits) for fits in zip(alone, together, strict=True)))
 
     def _together(
         self,
         sums: ClassSums,
+        total: ClassSums,
+        validation: LabelledVectors,
+        held_out: ClassSums | None,
+        own: OwnScatter | None,
+        clusters: Sequence[ClassPool],
+        shares: Sequence[float],
+    ) -> Fit:
+        """Return the mean of the candidates whose class means lean to the pools, see `personal`."""
+        own = own if own is not None and self._means_differ(total, own) else None
+        pools = [ClassPool(total.moment, total.counts), *clusters]
+        spread = total if own is None else around_own_means(total, own)
+        known = sums if held_out is None else sums.plus(held_out)
+        factors = _of_clients(shares, sums)
+        candidates, evidence = self._leaning(known, spread, pools, factors)
+        if held_out is None:
+            final = _mean(candidates, _weights(candidates, evidence, validation))
+            return Fit(final, final)
+        weights, judged = [], []
+        for row, share in enumerate(factors):  # each has another covariance
+            mine, out = sums.of_client(row), held_out.of_client(row)
+            others = spread = total.less(out, share)
+            if own is not None:
+                before, after = own_scatter(known.of_client(row)), own_scatter(mine)
+                spread = around_own_means(others, own.less(before, share).less(after, -share))
+            of_row = [pool.less(row, out, share) for pool in pools]
+            fits, evidence = self._leaning(mine, spread, of_row, [share])
+            part = LabelledVectors(*(tensor[row : row + 1] for tensor in validation))
+            weights.append(_weights(fits, evidence, part))
+            judged.append(_mean(fits, weights[-1]))
+        return Fit(_mean(candidates, torch.cat(weights)), _joined(judged))
+
+    def _means_differ(self, total: ClassSums, own: OwnScatter) -> bool:
+        """Return whether clients' means of a class differ, by the features that are steady."""
+        first, steady = self._steady_from, total.features_from(self._steady_from)
+        if not steady.moment.shape[-1]:
+            return False
+        return means_differ(steady, own._replace(scatter=own.scatter[..., first:, first:]))
+
+    def _leaning(
+        self,
+        sums: ClassSums,
         spread: ClassSums,
         pools: Sequence[ClassPool],
-        validation: LabelledVectors,
         shares: Sequence[float],
-    ) -> Classifier:
-        """Return the mean of the candidates whose class means lean to these pools, all first."""
+    ) -> tuple[list[Classifier], Tensor]:
+        """Return candidates whose class means lean to these pools, all first, and their evidence.
+
+        The evidence is logarithmic, [K, candidates].
+        """
         _, moment, counts = sums
         frequent = frequencies(counts, pools[0].counts)
+        roots = self._roots(spread, {factor for _, factors in LEANS for factor in factors})
         candidates, evidence = [], []
         for pool in pools:
             pool_means, has = class_means(pool.moment, pool.counts), (pool.counts > 0).double()
@@ -275,9 +351,10 @@ class ClassFit:
                 weight = lean * has
                 leant = moment + weight.unsqueeze(-1) * pool_means
                 means = class_means(leant, counts + weight)
-                candidates += self._candidates(spread, factors, means, frequent)
+                some = {factor: roots[factor] for factor in factors}
+                candidates += self._candidates(spread, some, means, frequent)
                 evidence += [lean_weight] * len(factors)
-        return _mean(candidates, torch.stack(evidence, dim=1), validation)
+        return candidates, torch.stack(evidence, dim=1)
 
     def _evidence(
         self,
@@ -292,7 +369,7 @@ class ClassFit:
         spread = spread.features_from(first)
         if not spread.moment.shape[-1]:
             return [counts.new_zeros(len(counts))] * len(LEANS)
-        factors = counts.new_tensor(shares or [1.0] * len(counts))[:, None]
+        factors = counts.new_tensor(shares)[:, None]
         pooled_moment, pooled_counts = factors[..., None] * moment, factors * counts
         # A class that no other client of the cluster has is compared with the total.
         shared = pool.counts - pooled_counts > 0.5
@@ -311,16 +388,16 @@ class ClassFit:
         return log_prior((counts > 0).double() if self._even else counts)
 
     def _candidates(
-        self, spread: ClassSums, factors: Sequence[float], means: Tensor, counts: Tensor
+        self, spread: ClassSums, roots: Mapping[float, Tensor], means: Tensor, counts: Tensor
     ) -> list[Classifier]:
         """Return a classifier for each factor of the penalty.
 
-        spread: sums that give the covariance. means: [K, C, D]. counts: class frequencies [K, C].
+        spread: sums that give the covariance. roots: its `precision_factor` by factor. means:
+        [K, C, D]. counts: class frequencies [K, C].
         """
         prior, has, centre = self.prior(counts), counts > 0, overall_mean(spread)
         candidates = []
-        for factor in factors:
-            root = precision_factor(spread, factor * self._penalty)
+        for root in roots.values():
             weight, offset = discriminant(root, centre, means, has)
             candidates.append((weight, offset + prior))
         return candidates
@@ -331,19 +408,39 @@ def frequencies(counts: Tensor, total: Tensor) -> Tensor:
     return counts + PSEUDO * total / total.sum().clamp(min=1)
 
 
-def _mean(
-    candidates: Sequence[Classifier], evidence: Tensor, validation: LabelledVectors
-) -> Classifier:
-    """Return the candidates' mean, weighted by evidence [K, candidates] and validation likelihood.
+def _of_clients(shares: Sequence[float], sums: ClassSums) -> Sequence[float]:
+    return shares or [1.0] * len(sums.counts)
 
-    The evidence is logarithmic.
-    """
+
+def _joined(classifiers: Iterable[Classifier]) -> Classifier:
+    """Return classifiers of one client each as those of K clients."""
+    weight, bias = (torch.cat(parts).nan_to_num() for parts in zip(*classifiers, strict=True))
+    return weight, bias
+
+
+def _chosen(prefers: Tensor, first: Classifier, second: Classifier) -> Classifier:
+    """Return each client's first classifier if it prefers it, [K] bool, else its second."""
+    weight, bias = (
+        torch.where(prefers.view(-1, *[1] * (mine.dim() - 1)), mine, other)
+        for mine, other in zip(first, second, strict=True)
+    )
+    return weight, bias
+
+
+def _weights(
+    candidates: Sequence[Classifier], evidence: Tensor, validation: LabelledVectors
+) -> Tensor:
+    """Return the candidates' weights [K, candidates] by evidence and validation likelihood."""
     likely = ETA * torch.stack(_log_likelihoods(validation, candidates), dim=1)
-    shares = (evidence + likely).softmax(dim=1)
+    return (evidence + likely).softmax(dim=1)
+
+
+def _mean(candidates: Sequence[Classifier], weights: Tensor) -> Classifier:
+    """Return the candidates' mean with these weights, [K, candidates]."""
     mean_weight, mean_bias = (torch.zeros_like(tensor) for tensor in candidates[0])
     for number, (weight, bias) in enumerate(candidates):
-        mean_weight += shares[:, number, None, None] * weight.nan_to_num()
-        mean_bias += shares[:, number, None] * bias.nan_to_num()
+        mean_weight += weights[:, number, None, None] * weight.nan_to_num()
+        mean_bias += weights[:, number, None] * bias.nan_to_num()
     return mean_weight, mean_bias
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.core.methods import method_named
 from fedproto_app.data.images.clients import make_image_clients, why_refused
 from fedproto_app.data.images.partition import Holding, partition_pool
 from fedproto_app.data.images.pool import ImagePool
@@ -21,7 +22,13 @@ POOLS = (ImagePool,)
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return a node's clients with their decoded images."""
     pool, holdings = read_once(dealt, settings.data, settings.seed, keep=partitions > 1)
-    clients, refused = make_image_clients(pool, holdings[partition::partitions], settings.data)
+    learns_validation = method_named(settings.method).learns_from_validation(settings)
+    clients, refused = make_image_clients(
+        pool,
+        holdings[partition::partitions],
+        settings.data,
+        learns_validation=learns_validation,
+    )
     _require_fitting_stages(settings, [len(client.stages) for client in clients.values()])
     return Shard(clients, refused, DataShape(pool.shape, pool.classes))
 

@@ -40,6 +40,7 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
         data,
         settings.seed,
         unlabelled=method.learns_without_labels(settings),
+        learns_validation=method.learns_from_validation(settings),
     )
     return Shard(clients, refused, DataShape((len(pool.dimensions),), pool.classes))
 
