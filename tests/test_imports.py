@@ -17,7 +17,7 @@ from tests.report.made_runs import make_run
     [
         (
             "fedproto_app.cli.commands",
-            ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib"),
+            ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib", "cryptography"),
         ),
         ("fedproto_app.tasks.table", ("torch", "flwr", "sklearn", "pandas", "matplotlib", "numpy")),
         ("fedproto_app.client_app", ("torch", "pandas")),
