@@ -142,7 +142,8 @@ def _is_written_like_a_code(value: float) -> bool:
 
 def _unit_jumps(clients: Iterable[ClientSeries], period: int) -> list[str]:
     """Name series whose values are many times larger, or smaller, from some time on."""
-    jumps = [(c, *jump) for c in clients if (jump := unit_jump(c.values, period)) is not None]
+    others = [client for client in clients if not is_counter(client.values)]  # resets are no jumps
+    jumps = [(c, *jump) for c in others if (jump := unit_jump(c.values, period)) is not None]
     parts = [
         f"{client.name} from {client.clock.time(client.start + place)} on"
         if client.clock
