@@ -221,8 +221,11 @@ def sample_of_rows(
 
 def _sample_of(tables: TableFormat, path: Path, _: DataSettings) -> Sample:
     """Return the first and last rows of a table, which is read block by block."""
+    import pandas as pd
+
     file = tables.open(path, DataSettings())
-    names, count, last = file.head.names, 0, None
+    names, count = file.head.names, 0
+    first = last = pd.DataFrame()
     for block in file.blocks(Columns(list(range(len(names)))), "texts"):
         if not count:
             first = block.head(LOOKED_AT)

@@ -168,7 +168,8 @@ def _of_rows(
     ]
     if not by_file:
         notes = [[*chain(*notes), *_notes_on_spellings(read)]] * len(names)
-    times = np.concatenate([of_table.times for of_table in stamps if of_table] or [[]])
+    all_times = [of_table.times for of_table in stamps if of_table]
+    times = np.concatenate([np.empty(0, dtype="datetime64[us]"), *all_times])
     has_targets, row_of = bool(read[0].columns.targets), _rows_of(read, with_files=not by_file)
     rows = [
         FileRows(
