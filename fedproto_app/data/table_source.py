@@ -155,7 +155,8 @@ def _of_rows(
         sources = list(map(str, paths))
     else:
         read, clients = _of_chosen(read, settings)
-        names, codes = list(clients.cat.categories), clients.cat.codes.to_numpy()
+        names = list(clients.cat.categories)
+        codes = clients.cat.codes.to_numpy().astype(np.int64)
         sources = [f"{settings.path}: client {n!r}" if n else settings.path for n in names]
     counts = np.bincount(codes, minlength=len(names))  # 0 for clients that are not chosen
     require_few_columns(int(np.count_nonzero(counts)), settings.path, "clients")

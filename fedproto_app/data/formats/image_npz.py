@@ -77,7 +77,8 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
         class_names = [classes[label] for label in images.labels.tolist()]
         is_test = drawn_for_test(list(zip(owners, class_names, strict=True)))
         splits = [images.part(np.flatnonzero(part)) for part in (~is_test, is_test)]
-    return ImagePool(classes, layouts[0].image, *splits)
+    train, test = splits
+    return ImagePool(classes, layouts[0].image, train, test)
 
 
 @dataclass(frozen=True)
