@@ -167,7 +167,7 @@ def test_a_changed_log_is_found_out(
     lines = file.read_text().splitlines()
     forge(lines)
     file.write_text("\n".join(lines) + "\n")
-    with pytest.raises(DataError, match=f"log, line {line}: does not follow"):
+    with pytest.raises(DataError, match=f"log, line {line}: does not continue"):
         verify(file)
 
 

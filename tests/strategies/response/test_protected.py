@@ -132,9 +132,9 @@ def test_a_row_longer_than_clip_and_noise_is_refused() -> None:
 @pytest.mark.parametrize(
     ("response", "message"),
     [
-        ({"scales": "temperature 10"}, "expected the name, the mean and the deviation"),
-        ({"scales": "temperature 10 0"}, "the deviation above 0"),
-        ({"scales": "10 8"}, "expected the name"),
+        ({"scales": "temperature 10"}, "expected a name, a mean and a deviation"),
+        ({"scales": "temperature 10 0"}, "a deviation above 0"),
+        ({"scales": "10 8"}, "expected a name"),
         ({"sharing": "none", "columns": "public"}, "and .columns have no effect"),
     ],
 )
