@@ -46,7 +46,7 @@ class OwnScatter(NamedTuple):
     holders: Tensor
 
     def less(self, removed: OwnScatter, share: float) -> OwnScatter:
-        """Return the scatter without that of a client whose samples count for this share."""
+        """Return the scatter without the scatter of a client whose samples count for this share."""
         return OwnScatter(*(mine - share * part for mine, part in zip(self, removed, strict=True)))
 
 

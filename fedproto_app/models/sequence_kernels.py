@@ -124,7 +124,7 @@ def positive_shares(response: Tensor, z: Tensor, inside: Tensor) -> Tensor:
 class SequenceKernelClassifier(LinearHeadModel):
     """A linear head on fixed features of sequences.
 
-    Sequences are [K, B, T, d] with lengths [K, B]. Half of the D features are those of random
+    Sequences are [K, B, T, d] with lengths [K, B]. Half of the D features come from random
     kernels, which span up to `steps` steps. The encoder has no parameters.
     """
 

@@ -164,7 +164,7 @@ def register_file(output_dir: str) -> Path:
 
 
 class NameRefused(ValueError):
-    """A node's name is banned, belongs to another node, or is not among those of the run."""
+    """A node's name is banned, belongs to another node, or is not among the names of the run."""
 
 
 class Identity:

@@ -154,7 +154,7 @@ def _targets(labels: Sequence[Array], path: Path) -> tuple[tuple[str, ...], Targ
 
 
 def _joined(parts: Sequence[NDArray[np.str_] | None]) -> NDArray[np.str_] | None:
-    """Return the joined parts, all of which are there or none."""
+    """Return the joined parts, or None if they are None. Either all are None or no part is."""
     present = [part for part in parts if part is not None]
     return np.concatenate(present) if present else None
 

@@ -2,7 +2,7 @@
 
 Shapes: T steps, B samples, I inputs of a step, H hidden values. Gates stand in torch's order reset,
 update, new. Every loop writes one array, because LLVM turns only such loops into vector
-instructions. So the arrays of the forward pass become those of the backward pass in place.
+instructions. So the backward pass overwrites the arrays of the forward pass.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ is the likelihood of the client's class sums, if its means differ from the poole
 the candidate assumes, times the likelihood of the validation samples.
 
 Clients also learn from their validation samples, whose sums the totals hold. Candidates are judged
-without them: the totals without a client's validation sums are exactly those of all other samples.
-Each candidate's weight is then that of the same candidate fitted to all samples.
+without them: the totals without a client's validation sums are exactly the sums of all other
+samples. The same candidates fitted to all samples then get the weights of the judged candidates.
 
 Where the clients' means of a class differ by more than chance, as at sites with codes of their own,
 these differences would count as noise around common means. Then the covariance is that around each
@@ -413,7 +413,7 @@ def _of_clients(shares: Sequence[float], sums: ClassSums) -> Sequence[float]:
 
 
 def _joined(classifiers: Iterable[Classifier]) -> Classifier:
-    """Return classifiers of one client each as those of K clients."""
+    """Join classifiers of one client each, so that they have an axis of K clients."""
     weight, bias = (torch.cat(parts).nan_to_num() for parts in zip(*classifiers, strict=True))
     return weight, bias
 
