@@ -41,7 +41,7 @@ _FORECASTING = TaskRecord(
     folder="forecasting",
     holds="series",
     first_method="kindred",
-    simplest=("naive", "seasonal-naive", "analytic"),
+    simplest=("naive", "seasonal-naive", "mean", "analytic"),
     forecasts=True,
 )
 _CLASSIFICATION = TaskRecord(

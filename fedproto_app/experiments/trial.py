@@ -30,7 +30,15 @@ from fedproto_app.report.comparison import client_errors, merged, questions
 from fedproto_app.report.gain import is_lower
 from fedproto_app.report.page import REPORT
 from fedproto_app.report.progress import clock_text
-from fedproto_app.report.runs import Run, group_runs, read_clients, read_run
+from fedproto_app.report.runs import (
+    DATA_WARNINGS,
+    PROVISOS,
+    Run,
+    group_runs,
+    read_clients,
+    read_run,
+    write_lines,
+)
 from fedproto_app.report.taking_part import Candidate, chosen_to_share, taking_part
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import DataSettings, settings_from
@@ -87,6 +95,7 @@ class Row:
 SERIES_ROWS = {
     "naive": Row("last value", {"method": "naive"}),
     "seasonal-naive": Row("a period before", {"method": "seasonal-naive"}),
+    "mean": Row("mean of the past", {"method": "mean"}),
     "analytic-alone": Row(
         "linear regression (local)", {"method": "analytic", "analytic.sharing": "none"}, 3
     ),
@@ -340,7 +349,6 @@ def _answer(plan: Plan, folder: Path) -> Trial:
 
     runs_of_rows = {row: [read_run(folder / name) for name in plan.runs(row)] for row in plan.rows}
     runs = [run for of_row in runs_of_rows.values() for run in of_row]
-    sentences = taking_part(group_runs(runs)[0])
     report = folder / REPORT
     forecast, warnings = None, plan.warnings
     if plan.forecast:
@@ -352,17 +360,18 @@ def _answer(plan: Plan, folder: Path) -> Trial:
                 f"the 95% intervals held {coverage:.0%} of the test values, the mean over clients"
             )
             warnings = [*warnings, words]
-    write_report(runs, report, plan.notes, warnings, plan.provisos)
+    write_lines(folder / DATA_WARNINGS, warnings)
+    write_lines(folder / PROVISOS, plan.provisos)
+    write_report(runs, report, plan.notes)
     scores = _scores(plan, runs_of_rows)
     without_finding = (
         "The clients' values hardly ever change, so there is nothing to gain."
         if scores
         else "None of the rows has an error for any client."
     )
-    verdict = " ".join(sentences) or without_finding
+    verdict = " ".join(taking_part(group_runs(runs)[0])) or without_finding
     if len(names := list(client_errors(runs[-1], report_for(runs[-1].task).metrics))) == 1:
         verdict = f"{names[0]} is the only client, so there is nobody to share with."
-    verdict = " ".join([verdict, *plan.provisos])
     if plan.target:
         verdict = f"Forecasting {plan.target}. {verdict}"
     return Trial(folder, verdict, scores, report, forecast, warnings)

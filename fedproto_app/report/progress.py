@@ -18,9 +18,8 @@ from rich.progress import TimeElapsedColumn as ElapsedColumn
 from rich.table import Column
 from rich.text import Text
 
-from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.run_files import Record
-from fedproto_app.report.runs import DATA_NOTES
+from fedproto_app.report.runs import DATA_NOTES, write_lines
 from fedproto_app.tasks.metrics import UNKNOWN, Field, error_text
 
 _PACE_ROUNDS = 10  # the estimate of the remaining time uses the mean of these last rounds
@@ -168,7 +167,7 @@ def keep_notes(notes: Sequence[str], artefacts: Path, progress: Progress) -> Non
     for note in notes:
         progress.say(f"data: {note}")
     if notes:
-        write_whole(artefacts / DATA_NOTES, "".join(f"{note}\n" for note in notes).encode())
+        write_lines(artefacts / DATA_NOTES, notes)
 
 
 def keep_log(log: Path, artefacts: Path) -> None:

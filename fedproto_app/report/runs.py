@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import isfinite, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -14,6 +15,7 @@ from statistics import fmean, stdev
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.tasks import FIRST_TASK, TASKS
 from fedproto_app.core.version import __version__
+from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.run_files import (
     CsvTable,
     Record,
@@ -31,6 +33,10 @@ from fedproto_app.tasks.metrics import badness
 # Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
 GIVEN_ENCODER = "given"
 DATA_NOTES = "data-notes.txt"  # what was done to the data, a line each
+# In the folder of a trial, a line each: warnings about the data, and sentences that limit its
+# verdict because of them.
+DATA_WARNINGS = "data-warnings.txt"
+PROVISOS = "provisos.txt"
 
 _OF_COLUMNS = ("data.known", "data.covariates", "data.holidays")
 
@@ -111,13 +117,36 @@ class Run:
     @property
     def notes(self) -> list[str]:
         """What was done to the data, a line each. Sites keep theirs to themselves."""
-        file = self.folder / DATA_NOTES
-        return file.read_text("utf-8").splitlines() if file.exists() else []
+        return _lines(self.folder / DATA_NOTES)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the trial that the run belongs to doubts about its data, a line each."""
+        return _lines(self.folder.parent / DATA_WARNINGS)
+
+    @property
+    def provisos(self) -> list[str]:
+        """The sentences that limit the verdict of the trial that the run belongs to."""
+        return _lines(self.folder.parent / PROVISOS)
 
     @cached_property
     def rounds(self) -> list[Record]:
         """The run's `read_rounds`."""
         return read_rounds(self.folder)
+
+
+def without_repeats(lists: Iterable[Iterable[str]]) -> list[str]:
+    """Return all lines of several lists, each once, in their order."""
+    return list(dict.fromkeys(chain.from_iterable(lists)))
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text("utf-8").splitlines() if file.exists() else []
+
+
+def write_lines(file: Path, lines: Iterable[str]) -> None:
+    """Write a line each, completely or not at all."""
+    write_whole(file, "".join(f"{line}\n" for line in lines).encode())
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from fedproto_app.report.runs import (
     known_settings,
     labels,
     read_rounds,
+    without_repeats,
 )
 from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of
@@ -126,8 +127,13 @@ def taking_part(groups: Sequence[Group]) -> list[str]:
         sentences = brought_by_columns(question)
         sentences += totals_verdict(question) if chosen is None else verdict(chosen)
         if sentences:
-            verdicts.append(" ".join(sentences))
+            verdicts.append(" ".join([*sentences, *provisos_of(question.groups)]))
     return verdicts
+
+
+def provisos_of(groups: Iterable[Group]) -> list[str]:
+    """Return the sentences by which the trials of these runs limit their verdict."""
+    return without_repeats(run.provisos for group in groups for run in group.runs)
 
 
 def chosen_to_share(question: Question) -> Candidate | None:

@@ -1,8 +1,8 @@
 """A baseline without learning: a series' newest value, a client's most frequent class, or the mean
 of its targets.
 
-`seasonal_naive` has the value a period before. They do not learn from the inputs and exchange
-nothing.
+`seasonal_naive` has the value a period before, and `mean` the mean of the series. They do not learn
+from the inputs and exchange nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,17 @@ def constant(settings: Settings, shape: DataShape) -> ConstantModel:
     return ConstantModel(len(shape.classes) or 1)
 
 
-class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
+class MeanLearner(ClosedFormLearner[Context, ForecastingTask]):
+    """Every future value is the mean of the client's train part, which is 0 on its scale.
+
+    A linear forecast whose coefficients stay 0.
+    """
+
+    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+        return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
+
+
+class _CopyingLearner(MeanLearner):
     """A forecast that repeats a value: a linear one with a single coefficient, 1.
 
     row: of `ForecastingTask.naive_forecasts`.
@@ -60,9 +70,6 @@ class _CopyingLearner(ClosedFormLearner[Context, ForecastingTask]):
         weights = self.task.naive_forecasts()[self.row, None]
         parameters[COEFFICIENTS].copy_(self.task.layout.regressor_copies(weights)[0])
         return parameters
-
-    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
-        return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 
 
 class NaiveLearner(_CopyingLearner):

@@ -29,6 +29,9 @@ from fedproto_app.experiments.trial import (
     plan_of,
     try_plan,
 )
+from fedproto_app.report.page.document import render
+from fedproto_app.report.runs import find_runs, group_runs
+from fedproto_app.report.taking_part import taking_part
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import text_of
 from tests.helpers import weather
@@ -145,6 +148,19 @@ def two_rows(planned: Plan, folder: Path, **changes: Any) -> Trial:
     rows = {name: planned.rows[name] for name in ("naive", "kindred")}
     changed = dataclasses.replace(planned, rows=rows, **changes)
     return try_plan(changed, folder / "runs", QUIET)
+
+
+def test_sharing_does_not_pay_where_values_are_noise(tmp_path: Path) -> None:
+    """Kindred gains by sharing there, but a client's mean forecasts noise as well as anything."""
+    noise = np.random.default_rng(0).normal(size=(24 * 42, 8))
+    frame = series(sites=tuple("abcdefgh"))
+    (frame * 0 + 20 + noise).round(2).to_csv(tmp_path / "x.csv")
+    planned = plan(tmp_path / "x.csv", quick=True)
+    rows = {name: planned.rows[name] for name in ("mean", "kindred-alone", "kindred")}
+    trial = try_plan(dataclasses.replace(planned, rows=rows), tmp_path / "runs", QUIET)
+    assert "pays for" not in trial.verdict
+    titles = [score.title for score in trial.scores]  # best first
+    assert titles == ["mean of the past", "Kindred (federated)", "Kindred (local)"]
 
 
 def test_constant_clients_have_no_part_in_the_medians_and_alone_nothing_to_gain(
@@ -319,6 +335,9 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     assert f"{but}</p>" in lead
     assert '<p class="warning">left out</p>' in lead
     assert "Check the data before you decide" in lead
+    runs, _ = find_runs([trial.folder])  # as compare and report read them later
+    assert [verdict.endswith(f" {but}") for verdict in taking_part(group_runs(runs)[0])] == [True]
+    assert lead in render(runs)
     assert "data check --config" in lead
 
 
@@ -355,12 +374,12 @@ def test_columns_that_go_on_as_far_as_the_forecast_are_known_in_advance(tmp_path
     assert planned.together == planned.forecast == "kindred-known"
     assert "data.known" not in planned.settings
     assert [row.changes.get("data.known") for row in planned.rows.values()] == [
-        *(None,) * 4,
+        *(None,) * 5,
         *("heat",) * 2,
     ]
     assert planned.rows["kindred-alone-known"].changes["response.sharing"] == "none"
     without = plan(file, changes={"data.known": ""}, **wishes)
-    assert (list(without.rows), without.together) == (list(planned.rows)[:4], "kindred")
+    assert (list(without.rows), without.together) == (list(planned.rows)[:5], "kindred")
     assert plan(with_weather(tmp_path, ahead=23), **wishes).together == "kindred"
 
 

@@ -59,12 +59,14 @@ def test_the_mean_of_the_clients_own_numbers() -> None:
 
 @pytest.mark.parametrize("horizon", [1, 3])
 def test_naive_forecasts_repeat_values(horizon: int) -> None:
-    for method in ("naive", "seasonal-naive"):
+    for method in ("naive", "seasonal-naive", "mean"):
         learner = tiny_learner(method, **{"data.horizon": horizon, "data.lags": 6})
         cohort = tiny_cohort(learner)
         forecast = learner.task.forecast(cohort.parameters, cohort.samples.inputs)
         if method == "naive":
             newest = cohort.samples.inputs[..., 1:2]  # of two close values
             torch.testing.assert_close(forecast, newest.expand_as(forecast))
+        elif method == "mean":  # of the train part, on whose scale it is 0
+            assert not forecast.any()
         else:
             torch.testing.assert_close(forecast[:, 4:], cohort.samples.targets[:, :-4])

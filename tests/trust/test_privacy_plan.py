@@ -18,7 +18,7 @@ GAUSSIAN: dict[str, Any] = {"privacy.mechanism": "gaussian"}
 KNOWN = {"data.source": "long-csv", "data.path": "wind.csv", "data.known": "wind"}
 ABLE = {
     "forecasting": "fuels solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme fedproto "
-    "fedpcl apfl ditto fedala naive seasonal-naive knn-per",
+    "fedpcl apfl ditto fedala naive seasonal-naive mean knn-per",
     "classification": "gldp solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg pfedme apfl "
     "ditto fedala naive knn-per fedproto fedpcl",
     "sequence-classification": "fed-react solo analytic fedavg fedavg-ft fedprox fedrep per-fedavg "

@@ -46,12 +46,13 @@ from fedproto_app.report.page.tables import (
     refusals_table,
     repeats,
 )
-from fedproto_app.report.runs import Group, Run, group_runs, ranked, read_run
+from fedproto_app.report.runs import Group, Run, group_runs, ranked, read_run, without_repeats
 from fedproto_app.report.table import bytes_text, count_text
 from fedproto_app.report.taking_part import (
     Candidate,
     brought_by_columns,
     chosen_to_share,
+    provisos_of,
     totals_verdict,
     verdict,
 )
@@ -229,16 +230,13 @@ def write_report(
     runs: Iterable[Run],
     file: Path,
     notes: Sequence[str] = (),
-    doubts: Sequence[str] = (),
-    provisos: Sequence[str] = (),
 ) -> None:
     """Write a page on finished runs, completely or not at all.
 
-    notes: on what was done to the data. doubts: about what the values mean. provisos: sentences
-    that limit the verdict because of these doubts. Runs that differ only in their seed share a row,
-    as in a comparison. Each question, as on one dataset and horizon, has its own part.
+    notes: on what was done to the data, beside the runs' notes. Runs that differ only in their seed
+    share a row, as in a comparison. Each question, as on one dataset and horizon, has its own part.
     """
-    page = render(runs, notes, doubts, provisos)
+    page = render(runs, notes)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, page.encode("utf-8", "replace"))  # names may contain lone surrogates
 
@@ -252,16 +250,11 @@ def report_of(folder: Path) -> Path:
 def render(
     runs: Iterable[Run],
     notes: Sequence[str] = (),
-    doubts: Sequence[str] = (),
-    provisos: Sequence[str] = (),
 ) -> str:
     """Return the page on these runs as HTML, with the arguments of `write_report`."""
     groups, _ = group_runs(runs)
     by_question = questions(ranked(with_better_off(groups)))
-    parts = [
-        _part(number, question, notes, doubts, provisos)
-        for number, question in enumerate(by_question, start=1)
-    ]
+    parts = [_part(number, question, notes) for number, question in enumerate(by_question, start=1)]
     texts = tomllib.loads((files("fedproto_app") / _TEXTS).read_text("utf-8"))
     template = texts.pop("page")
     environment = Environment(
@@ -314,8 +307,6 @@ def _part(
     number: int,
     question: Question,
     notes: Sequence[str],
-    doubts: Sequence[str],
-    provisos: Sequence[str],
 ) -> Part:
     """Return the part on one question, its best group first. notes: added to its runs' notes."""
     groups, chosen = question.groups, chosen_to_share(question)
@@ -326,17 +317,18 @@ def _part(
     report = report_for(shown.task)
     refusals, refused = refusals_table(groups, names)
     first, basis = lead(question, chosen)
-    of_runs = (note for group in groups for run in group.runs for note in run.notes)
+    runs_of_all = [run for group in groups for run in group.runs]
+    provisos = provisos_of(groups)
     return Part(
         number=number,
         headline=headline(question, chosen),
         lead=" ".join([first, *provisos]),
-        doubts=doubts,
+        doubts=without_repeats(run.warnings for run in runs_of_all),
         basis=basis,
         gains=gains_chart(chosen) if chosen else None,
         next_step=check_first(shown) if provisos else next_step(question, chosen),
         facts=facts(groups, shown),
-        notes=list(dict.fromkeys((*notes, *of_runs))),
+        notes=without_repeats([notes, *(run.notes for run in runs_of_all)]),
         methods=methods_table(groups, names, chosen),
         figures=report.run_rows(shown.runs[0].summary) if len(groups) == 1 else (),
         warnings=[*heavy_clients(groups), *not_converged(groups)],
