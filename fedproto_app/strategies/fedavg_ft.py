@@ -1,4 +1,4 @@
-"""FedAvg whose clients fine-tune the shared model before they are judged: the plainest way to a
+"""FedAvg whose clients fine-tune the shared model before they are evaluated, the simplest way to a
 personal model."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class FineTunedSettings(fedavg.FedAvgSettings):
     """``[fedavg]`` with at least one epoch."""
 
     fine_tune_epochs: Annotated[Count, BeforeValidator(lambda epochs: epochs or 1)] = setting(
-        1, "epochs on a client's own data before evaluation (0: none, with `fedavg-ft` 1)"
+        1, "epochs on a client's own data before evaluation (0: none. `fedavg-ft` has 1)"
     )
 
 

@@ -53,7 +53,7 @@ class CnfgnnLearner(Answers, SoloLearner):
                 "encodings",
                 {ENCODINGS: ()},
                 when="question",
-                reveals="its values, to who has the encoder",
+                reveals="its values, to whoever has the encoder",
             ),
             Sends("gradients", {GRADIENT: ()}, when="question", reveals="its errors"),
             Sends("profile", {PROFILE: (sizes.period,)}, when="question", reveals="its mean day"),

@@ -48,7 +48,7 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     rows = [line.split()[:2] for line in table.splitlines() if line.startswith(("fuels", "solo"))]
     assert rows == [["fuels", "0.5000"], ["solo", "0.2500"], ["fuels", "best"]]
     heavy, verdict = table[table.index("toy: client") :].split("\n", 1)
-    assert heavy == "toy: client 'c5' makes most of the mean MSE of solo (97%)"
+    assert heavy == "toy: client 'c5' alone accounts for most of the mean MSE of solo (97%)"
     verdict = verdict.replace("\n", " ")
     # The ratios are 0.30 / 99, 0.25 / 0.51, 0.26 / 0.52, 0.27 / 0.53, …: median 0.5047.
     assert "Federated learning pays for toy: with fuels the median client's test MAE" in verdict

@@ -270,13 +270,13 @@ def test_sites_that_know_each_other_sum_with_nobody_else(tmp_path: Path) -> None
     four.name_keys()
     order = replace(START, step="shares", publics=four.publics)  # the fourth is known to nobody
     assert (
-        "keys that were not signed by a site in masked-sums.known"
+        "keys were not signed by a site in masked-sums.known"
         in four.node(0).answer(order).fault
     )
     mine = PublicKeys(public_of(new_private()), public_of(new_private()), *four.publics[1][2:])
     swapped = replace(order, publics=[four.publics[0], mine, four.publics[2]])
     refused = four.node(0).answer(swapped)
-    assert "keys with a signature that is not valid for this sum" in refused.fault
+    assert "the signature of a node's keys is not valid for this sum" in refused.fault
     assert refused.sealed == {}
     four.publics = four.publics[:3]
     order = replace(order, publics=four.publics)

@@ -163,7 +163,7 @@ def test_orders_are_counted(tmp_path: Path) -> None:
     table = "[limits]\norders-an-hour = 2"
     replies = [carried_out(tmp_path, order(), table)[0] for _ in range(3)]
     assert [len(read_record(reply.content, ReplyFields).names) for reply in replies] == [2, 2, 0]
-    assert reason(replies[2]) == "this site carries out limits.orders-an-hour = 2"
+    assert reason(replies[2]) == "this site carries out only limits.orders-an-hour = 2 orders"
 
 
 def test_refused_orders_count_and_flood_no_log(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_refused_orders_count_and_flood_no_log(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     replies = [carried_out(tmp_path, order(), table)[0] for _ in range(2)]
     assert [len(read_record(reply.content, ReplyFields).names) for reply in replies] == [2, 0]
-    assert reason(replies[1]) == "this site carries out limits.orders-an-hour = 11"
+    assert reason(replies[1]) == "this site carries out only limits.orders-an-hour = 11 orders"
     assert [line["event"] for line in audit_of(tmp_path)[10:]] == ["order", "reply", "refused"]
 
 

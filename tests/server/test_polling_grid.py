@@ -205,7 +205,7 @@ def test_a_node_that_announces_again_has_given_up_its_earlier_reply(
     superlink.announce(second)
     (error,) = grid.pull_messages(orders)
     assert order_of(error) == orders[0]
-    assert error.error.reason == "its reply never came completely: it sent another"
+    assert error.error.reason == "its reply never arrived completely: it sent another"
     superlink.store(second)
     (reply,) = grid.pull_messages(orders)
     assert order_of(reply) == orders[1]

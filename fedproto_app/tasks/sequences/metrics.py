@@ -94,7 +94,7 @@ def _metrics(
             "over the evaluated rounds; Rand: index of the clusters against the true ones, mean "
             "over rounds"
         ),
-        # They change how models see the sequences, but not which sequences there are.
+        # These settings change how models see the sequences, but not which sequences there are.
         inputs=("sequences.scaling", "sequences.steps", "sequences.target-scale"),
         more_rounds=(Field("rand_index", "Rand", short_text),),
         more_summary=(
