@@ -120,7 +120,7 @@ def compare(runs: Runs) -> DataFrame:
     runs: runs, their folders, or folders that contain several runs. Runs that differ only in their
     seed share a row. The columns are those of ``fedproto compare --format csv`` (docs/running.md).
     For forecasts these are ``mse_mean``, ``mase_median_mean``, the share of clients that are better
-    off than alone, and others. If the runs have several tasks, there are the columns of all tasks.
+    off than alone, and others. If the runs have several tasks, the table has the columns of all of them.
     """
     import pandas as pd
 
@@ -136,8 +136,8 @@ def compare(runs: Runs) -> DataFrame:
 def report(runs: Runs, path: str | Path | None = None) -> Path:
     """Write a report on finished runs into one HTML file, and return the file's path.
 
-    runs: as for `compare`. path: the path of the file. By default this is report.html, in the
-    folder of a single run or else in the current folder.
+    runs: as for `compare`. path: the path of the file. By default this is report.html in the given
+    folder, or in the current folder if several runs or folders are given.
     """
     from fedproto_app.report.page.document import write_report
 
@@ -217,7 +217,7 @@ def sweep(
     """Try settings in many runs, and choose by validation error, as ``fedproto sweep`` does.
 
     data, config, changes and the columns: as for `run`. grid: for each setting, by its dotted key,
-    the values to try. ranges: for each setting, a text such as ``1e-4..1e-2:log``. They need
+    the values to try. ranges: for each setting, a text such as ``1e-4..1e-2:log``. Ranges need
     search ``random`` or ``optuna`` and a number of trials. folder: by default a folder in sweeps,
     named after the settings. The same call resumes a sweep that was stopped. parallel: how many
     runs are made at the same time.
@@ -389,10 +389,10 @@ class Run:
 
         frame: the series up to now, with columns as for `run`. None means the series that the run's
         source has now. steps: how many, by default data.horizon. clients: the clients that must be
-        forecast, by default all that can be. future: the values of columns known in advance for the
-        next steps. It has a row for each client and time, or for each time if all clients have the
-        same values. None means the rows after the last values, and data.covariates. levels: the
-        levels of the intervals, in percent, from 1 to 99.
+        forecast. If none are named, all that can be are forecast. future: the next steps of columns
+        known in advance, with a row for each client and time, or for each time if all clients have
+        the same values. None means that these come from the rows after the last values and from
+        data.covariates. levels: the levels of the intervals, in percent, from 1 to 99.
 
         Returns a row per client and step with the columns unique_id, ds (a time, or a step if there
         are no times), y_hat, and the ends of the intervals, such as lo-80 and hi-80. These are NaN
@@ -453,7 +453,7 @@ Runs = Run | str | Path | Iterable[Run | str | Path]
 
 
 class _CallableRoom(ModuleType):
-    """Lets the package `fedproto_app.report` be called, as a function here has the same name."""
+    """Lets the package `fedproto_app.report` be called, because `report` here has the same name."""
 
     def __call__(self, runs: Runs, path: str | Path | None = None) -> Path:
         return report(runs, path)
@@ -569,7 +569,7 @@ def _name_of(model: object) -> str:
 def _moments(
     series: Sequence[_Clocked], positions: Sequence[ArrayLike]
 ) -> DatetimeIndex | NDArray[np.int64]:
-    """Return the times at these positions on the series' clocks, or the positions without clocks.
+    """Return the times at these positions on the series' clocks, or the positions if one has none.
 
     positions: an array for each of the series. Times with an offset from UTC are in UTC.
     """

@@ -181,7 +181,7 @@ class Forecaster:
 
 # Files in a run's folder that `Run` reads. Checkpoints, reports and pictures are not among them.
 _PARTS = ("summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state/*/settings.toml")
-_STEPS_COMPARED = 30  # so many steps are compared with freq, enough for all lengths of months
+_STEPS_COMPARED = 30  # how many steps are compared with freq, enough for all lengths of months
 _RUN, _SERIES, _COVARIATES = "run", "series.npz", "covariates"  # names in the folder of a copy
 
 
@@ -223,7 +223,9 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
     data, places = unpacked.settings.data, {"path": str(folder / _SERIES)}
     if data.covariates:
         table = folder / _COVARIATES / Path(data.covariates).name
-        places["covariates"] = str(table if table.exists() else table.parent)  # or of several files
+        places["covariates"] = str(
+            table if table.exists() else table.parent
+        )  # or a table of several files
     data = data.model_copy(update=places)
     unpacked.settings = unpacked.settings.model_copy(update={"data": data})
     return unpacked

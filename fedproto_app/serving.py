@@ -6,14 +6,14 @@ forecasts H values at once. Further values are forecast in blocks of H, whose in
 earlier forecasts.
 
 If models see the calendar, times are read from the source's clock, so a file may begin anywhere. A
-source without times counts steps, so its data must begin where the training data began. If it can
-be seen that a client's values end before those that it was trained on, it is not forecast.
+source without times counts steps, so its data must begin where the training data began. A client
+is not forecast if its values evidently end before those that it was trained on.
 
 A client's forecasts and intervals do not go below 0 if its train part and its new values are never
 negative. They are written in the layout of the data, with as many decimals.
 
 There is no forecast for weekdays and times of day at which a client never has a value
-(`data.empty_times`). As in training, the value before is used among the inputs of later forecasts.
+(`data.empty_times`). As in training, inputs of later forecasts repeat the value before it.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class ClientForecast:
     as lo-80 and hi-80, [n] each, NaN if unknown. first: the position of the first forecast on the
     source's clock. last: the newest observed value. gap: how many values are missing between `last`
     and the first forecast. table: the columns of the table that the series comes from. decimals:
-    how many decimals the series' values have, None for many. empty_times: the times without a
-    forecast in words, such as "on Sundays", or "" if all have one.
+    how many decimals the series' values have, None for many. empty_times: in words, the times
+    without a forecast, such as "on Sundays", or "" if there are none.
     """
 
     client: str
@@ -144,7 +144,7 @@ def _wide_rows(forecasts: Sequence[ClientForecast], decimal: str) -> Iterator[li
 
 
 def decimals_of(values: NDArray[np.float64]) -> int | None:
-    """Return how many decimals forecasts of the values [T] get, None if these have more than nine.
+    """Return how many decimals forecasts of values [T] get, None if the values have more than nine.
 
     They get at least as many as the values have. One unit of the last decimal must also not exceed
     the values' standard deviation, or all forecasts of small counts would become 0.
@@ -282,7 +282,7 @@ def forecast(
 
     states: the state of one node, or of all nodes of a run. series: see `load_histories`. Of their
     known columns, only those from the training are used. clients: the clients that must be
-    forecast. If it is empty, all that can be are. levels: the levels of the intervals, in percent,
+    forecast. If none are named, all that can be are forecast. levels: the levels of the intervals, in percent,
     from 1 to 99.
 
     Raises `DataError` if a required client cannot be forecast, if none can, if a known column of

@@ -17,7 +17,7 @@ class SettingsError(FedProtoError):
 
 
 class DataError(FedProtoError):
-    """A data source that cannot be used, or a client in it. The text names the file or client."""
+    """A data source, or a client in it, that cannot be used. The text names the file or client."""
 
 
 class FederationError(FedProtoError):
@@ -43,8 +43,8 @@ def system_fault(error: OSError) -> str:
 def optional(module: str, extra: str, user: str) -> Any:
     """Return a module of a library that belongs to an extra.
 
-    user: the part of the program that needs the module, with which error messages begin. Raise
-    `SettingsError`, which names the extra, if the library is missing or cannot be imported.
+    user: the part of the program that needs the module. Error messages begin with it. Raise a
+    `SettingsError` that names the extra if the library is missing or cannot be imported.
     """
     try:
         return import_module(module)

@@ -20,7 +20,7 @@ def is_code(text: str) -> bool:
 def load(target: str, key: str, fault: type[FedProtoError] = SettingsError) -> Any:
     """Return the object that ``package.module:name`` names.
 
-    key: the setting or field with this value, with which error messages begin. Raise `fault` if the
+    key: the setting or field with this value. Error messages begin with it. Raise `fault` if the
     object cannot be imported.
     """
     module, _, name = target.partition(":")

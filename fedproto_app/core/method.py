@@ -155,8 +155,8 @@ class Method:
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
-    joined_clients: for series whose clients see other clients' values: makes a node's clients,
-        "package.module:function": (settings, the node's series, all of the source) → `Shard`.
+    joined_clients: for series whose clients see other clients' values: "package.module:function",
+        which makes a node's clients: (settings, the node's series, all of the source) → `Shard`.
         If it is "", every client sees only its own values.
     by_time: whether the server must know the times of each client's samples.
     small: further settings for runs of a few seconds that test the method.

@@ -27,7 +27,7 @@ class Metric:
     """The meaning of a number about a client.
 
     name: the quantity as the task calls it: "mse", "validation-error", "correct/stage-1".
-    shared: whether it measures the client's copy of the global model beside its personal model.
+    shared: whether it measures the client's copy of the global model, not its personal model.
     rule: the inference rule if a method has several, "" for the rule that the run chose.
     """
 

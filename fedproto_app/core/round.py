@@ -226,7 +226,7 @@ class Received:
             self.fresh = _replies_of(replies)
 
     def _state_of_total(self, total: Total) -> dict[str, AnyArray]:
-        """Return the state of the sums, without the model's: the server has its mean already."""
+        """Return the state of the sums, without the model's, whose mean the server has already."""
         names = [n for n in (*self._remembered, *self._of_round) if n in total.values]
         if not names:
             return {}

@@ -1,7 +1,7 @@
 """The table of tasks: what `task = "…"` selects. Each task has one row.
 
-A new task needs a row here, sources in ``data/``, and a folder of the same name in each of the
-packages that look there for its parts: ``tasks/FOLDER``, ``report/FOLDER`` and
+A new task needs a row here, sources in ``data/``, and its parts in three packages, under the name
+that the row gives as `folder`: ``tasks/FOLDER``, ``report/FOLDER`` and
 ``report/check/FOLDER.py``. A part is imported when it is asked for. So nobody who reads a table of
 results waits for torch, and no client's process waits for code that draws pictures.
 """

@@ -19,7 +19,7 @@ def write_whole(
     private: bool = False,
     concurrent: bool = False,
 ) -> None:
-    """Write the file, or replace it. After an OSError, which names the file, no part of it is left.
+    """Write or replace the file. After an OSError, which names it, no part of the content is left.
 
     durable: return only when the file and its name are on the disk, in case the power fails.
     private: only this user may read the file. concurrent: other processes may write it at the same

@@ -1,7 +1,7 @@
 """Converts messages to the records that cross the network, and back.
 
-Only this module builds a RecordDict. A message is a dataclass from `messages`, or one of the two
-below, which is sent as JSON in a bytes field, plus arrays. Values per client are in the order of
+Only this module builds a RecordDict. It consists of a dataclass from `messages`, or of one of the
+two below, as JSON in a bytes field, and of arrays. Values per client are in the order of
 ``names``. `replies` validates replies for the server.
 """
 
@@ -238,7 +238,7 @@ def write_reply(
 
 
 def is_answer(reply: Message, order: Message) -> bool:
-    """Whether a part of a reply is usable: it is no error, and not all clients failed."""
+    """Whether at least part of a reply is usable: it is no error, and not all clients failed."""
     if reply.has_error():
         return False
     try:
@@ -253,7 +253,7 @@ def is_answer(reply: Message, order: Message) -> bool:
 
 
 def read_masking_order(message: Message) -> MaskingOrder | None:
-    """Return the masking order in a message, None if there is none. Malformed: raise `Unusable`."""
+    """Return a message's masking order, or None. Raise `Unusable` if the order is malformed."""
     return required_masking_order(message) if OF_MASKING in message.content else None
 
 

@@ -18,7 +18,7 @@ from fedproto_app.maths.ridge import definite
 
 SMOOTHING = 3.0  # chosen on validation parts: digits, CIFAR-10, PenDigits, JapaneseVowels, writing
 UNKNOWN_CLASS = -1e4  # replaces log 0 for a class that no client has
-_FLOOR = 1e-3  # least variance within classes, over the mean square: a class may have one sample
+_FLOOR = 1e-3  # least variance within classes / mean square, because a class may have one sample
 _SLACK = 1e-4  # relative, for each feature, because sums travel in float32
 _ROUNDING = 1e-6  # relative rounding error of a number of samples in float32
 _NEXT_TO_NOTHING = 1e-6  # share of the mean square, for features that are always 0
@@ -28,7 +28,7 @@ OfClasses = tuple[Tensor, Tensor]  # Σ_c x [..., C, D] and n_c [..., C]
 
 
 class LabelledVectors(NamedTuple):
-    """Vectors of K clients. features: [K, n, D]. labels: [K, n]. present: [K, n], 0: no sample."""
+    """Vectors of K clients. features: [K, n, D]. labels: [K, n]. present: [K, n], 0 for none."""
 
     features: Tensor
     labels: Tensor
@@ -47,7 +47,7 @@ class OwnScatter(NamedTuple):
     holders: Tensor
 
     def less(self, removed: OwnScatter, share: float) -> OwnScatter:
-        """Return the scatter without that of a client of whose samples this share counts."""
+        """Return the scatter without a client's, which was added with the weight `share`."""
         return OwnScatter(*(mine - share * part for mine, part in zip(self, removed, strict=True)))
 
 
@@ -63,7 +63,7 @@ class ClassSums(NamedTuple):
         return ClassSums(*(mine + added_sum for mine, added_sum in zip(self, added, strict=True)))
 
     def less(self, removed: ClassSums, share: float = 1.0) -> ClassSums:
-        """Return the sums without these samples, of which only a share counts in the sums."""
+        """Return the sums without these samples, whose weight in the sums is `share`."""
         moment, counts = without((self.moment, self.counts), removed, share)
         return ClassSums(self.gram - share * removed.gram, moment, counts)
 
@@ -77,7 +77,7 @@ class ClassSums(NamedTuple):
 
 
 def without(of_classes: OfClasses, removed: ClassSums, share: float = 1.0) -> OfClasses:
-    """Return the sums of classes without these samples, of which only a share counts in the sums.
+    """Return the sums of classes without these samples, whose weight in the sums is `share`.
 
     If a class has no other samples, its sums are set to exactly 0, without rounding errors.
     """
@@ -121,7 +121,7 @@ def without_noise(sums: ClassSums, deviation: float) -> ClassSums:
 def own_scatter(sums: ClassSums, share: Tensor | float = 1.0) -> OwnScatter:
     """Return the scatter around the class means, from the sums of one client or of each of K.
 
-    share: with which weight each sample counts in the sums.
+    share: the weight of each sample in the sums.
     """
     means = class_means(sums.moment, sums.counts)
     scatter = sums.gram - means.transpose(-1, -2) @ sums.moment
@@ -205,7 +205,7 @@ def lean_evidence(
     The two means of a class may differ as much as the mean of `lean` samples differs from the
     truth: µ_local − µ_reference is Gaussian with covariance v·S, where v = 1/n_local +
     1/n_reference + 1/lean. S is the covariance of `spread`, treated as `count` directions that vary
-    alike. Only classes that both have count. Terms that are equal for all references are left out.
+    alike. Only classes that both have are used. Terms that are equal for all references are left out.
     """
     within, variance = _within(spread)
     (_, own_counts), (_, other_counts) = local, reference
@@ -306,7 +306,7 @@ def sums_fault(
 
 
 def sizes(sums: ClassSums) -> float:
-    """Return the larger of two mean squares: one client's features, and its largest class mean."""
+    """Return the larger mean square: that of a client's features, or of its largest class mean."""
     width = sums.gram.shape[-1]
     squares = float(sums.gram.diagonal().sum() / (sums.counts.sum().clamp(min=1) * width))
     means = class_means(sums.moment, sums.counts).square().mean(dim=-1)

@@ -146,7 +146,7 @@ def _mirror_diagonal_blocks(matrix: Matrix) -> None:
 
 
 def _merges(psi: Matrix) -> Pairs:
-    """Return the merges, nearest first, each as a client of either cluster: [N − 1, 2]."""
+    """Return the merges, nearest first, each as one client from each cluster: [N − 1, 2]."""
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 

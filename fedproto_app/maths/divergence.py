@@ -9,7 +9,7 @@ over the rows, in nats.
 With m = (p + q) / 2, JS(p‖q) = H(m) − (H(p) + H(q)) / 2. The entropies H(p) are computed once per
 client, so a pair costs one sum of m log m. Only the upper triangle is computed, in tiles that are
 small enough for the caches. NumPy runs the inner loop. With AVX-512 its float32 logarithm is three
-times as fast as torch's, elsewhere as fast.
+times as fast as torch's, and elsewhere equally fast.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def pairwise_divergence(prototypes: Tensor) -> Tensor:
 
 
 def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: Indices) -> Tensor:
-    """Return the divergences after some clients sent new prototypes. As in A, others are reused.
+    """Return the divergences after some clients sent new prototypes. As in A, the rest is reused.
 
     divergence: [M, M], the divergences of the first M clients before the update, or None if there
         are none (M = 0). Without newcomers (M = N) it is overwritten, because for 10,000 clients it

@@ -38,8 +38,8 @@ class CohortOptimizer(ABC):
 class CohortAdam(CohortOptimizer):
     """Adam (Kingma and Ba 2015).
 
-    One fused call updates a group of neighbouring clients that have taken equally many steps. So a
-    cohort in which all have takes one call, and a client that missed rounds keeps its own bias
+    One fused call updates a group of neighbouring clients that have taken equally many steps. So
+    one call suffices if all clients have, and a client that missed rounds keeps its own bias
     correction. On a GPU, calls for many groups would take longer than the work itself. There one
     unfused call updates all clients.
 
@@ -150,7 +150,7 @@ class TimeSmoothed(CohortOptimizer):
 
     W is always the full sum. In the paper, too, losses before the first step are 0, so a client's
     first w − 1 smoothed gradients are shorter. g_{t−1} is the client's own last gradient, even if
-    it did not take part in some steps of the cohort.
+    the client missed some steps of the cohort.
 
     state: the state of the other optimiser. Gradients are not part of it, so every round starts
     without past gradients.

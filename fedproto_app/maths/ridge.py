@@ -1,4 +1,4 @@
-"""Ridge regression from sums over samples. The sums add up over clients.
+"""Ridge regression from sums over samples. The sums of several clients can be added.
 
 Shapes: any axes in front (clients, steps ahead), d regressors. Everything is float64. In float32,
 sums over a thousand samples lose the digits that small penalties need.

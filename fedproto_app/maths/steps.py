@@ -23,7 +23,7 @@ def shortened_steps(
 ) -> tuple[dict[str, Tensor], list[float]]:
     """Limit how far each model has moved from `start`. Return the models and the steps' lengths.
 
-    A step longer than `longest` is scaled down to it, unless that is 0. models: [K, …] each.
+    A step longer than `longest` is scaled down to that, unless the limit is 0. models: [K, …] each.
     start: the same arrays without the client axis. Lengths are Euclidean, over all arrays together.
     """
     starts = {name: torch.from_numpy(start[name]).to(value) for name, value in models.items()}

@@ -58,7 +58,7 @@ def group_norm(inputs: Tensor, weight: Tensor, bias: Tensor, groups: int) -> Ten
 
 
 def max_pool2d(inputs: Tensor) -> Tensor:
-    """Return the maximum of each 2×2 pixels, of fewer at an odd edge: [K, B, C, ⌈H/2⌉, ⌈W/2⌉]."""
+    """Return the maximum of each 2×2 pixels, or fewer at an odd edge: [K, B, C, ⌈H/2⌉, ⌈W/2⌉]."""
     merged = _merged(inputs)
     if merged.is_cpu:
         # With channels innermost, torch's pooling is far faster and its norm far slower. So only

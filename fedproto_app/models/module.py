@@ -193,7 +193,7 @@ def _outputs(module: nn.Module, batch: tuple[Tensor, ...], shape: ModuleShape) -
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Return whether the user defined `forward`. That of a Sequential cannot pass lengths on."""
+    """Return whether the user defined `forward`. A Sequential's cannot pass lengths on."""
     return type(module).forward not in (nn.Module.forward, nn.Sequential.forward)
 
 

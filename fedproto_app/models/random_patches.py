@@ -37,7 +37,7 @@ class RandomPatchClassifier(LinearHeadModel):
     threshold. So D = 8 · filters. The encoder has no parameters.
 
     mirrored: whether a mirrored image keeps its class. If so, the features are the mean over the
-        image and its mirror image, so that both get the same.
+        image and its mirror image, so that both get equal features.
     """
 
     never_negative = True

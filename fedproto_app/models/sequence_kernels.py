@@ -85,7 +85,7 @@ class PositiveShares:
     """The shares of positive responses to the 84 kernels at all dilations and biases.
 
     The share that normally distributed responses would have is subtracted from each. This keeps
-    vectors short, as noise for privacy needs them."""
+    vectors short, which suits noise for privacy."""
 
     def __init__(self, dimensions: int, generator: torch.Generator) -> None:
         self._parts = []

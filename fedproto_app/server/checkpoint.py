@@ -180,7 +180,7 @@ def stored_settings(folder: Path) -> Settings:
     file = folder / "settings.toml"
     if not file.is_file():
         raise SettingsError(
-            f"{folder}: there is no run to resume, because settings.toml is missing"
+            f"{folder}: holds no run to resume, because it has no settings.toml"
         )
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))

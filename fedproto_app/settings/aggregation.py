@@ -34,8 +34,8 @@ class AggregationSettings(Section):
     )
     step_limit: NonNegative = setting(
         3.0,
-        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) to this many times"
-        " the last round's median length (0: never)",
+        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) to at most this many "
+        "times the last round's median length (0: never)",
     )
     refuse_opposed: bool = setting(
         False,
@@ -59,7 +59,7 @@ class AggregationSettings(Section):
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
-        24, "fractional bits of a masked value. N nodes may send up to ±2^(63 − bits)/N"
+        24, "fractional bits of a masked value. Each of N nodes may send up to ±2^(63 − bits)/N"
     )
 
     @model_validator(mode="after")
@@ -102,8 +102,8 @@ class PrivacySettings(Section):
     )
     neighbours: Neighbours = setting(
         "remove",
-        "what noise hides: whether the unit's data were sent, or which data these are, at twice "
-        "the noise",
+        "what noise hides: whether the unit's data were sent, or, at twice the noise, which data "
+        "these are",
     )
     noise_multiplier: NonNegative = setting(
         0.0,
@@ -115,7 +115,7 @@ class PrivacySettings(Section):
     delta: Share = setting(1e-5, "δ, below 1 / (largest number of clients)")
     clip: Length = setting(
         1.0,
-        "largest norm of a row of a prototype or head, and of a sample that is summed (C)",
+        "largest norm (C) of a row of a prototype or head, and of a sample in a sum",
     )
     step_clip: Length = setting(1.0, "largest norm of a model update (C)")
     max_epsilon: NonNegative = setting(
@@ -176,7 +176,7 @@ class PrivacyPlan:
     evaluation: int = 0
 
     def releases_in(self, server_round: int) -> int:
-        """Return how many noised releases a client makes that gets an order in this round."""
+        """Return how many noised releases a client makes in this round if it gets an order."""
         end = 0
         for rounds, releases in self.first_phases:
             end += rounds

@@ -15,7 +15,7 @@ from fedproto_app.core.section import kebab
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 NAMES = "names between commas"  # how the documents describe the allowed values
-_ANY_TEXT = "*"  # listed among the texts of a known column if it may hold other texts too
+_ANY_TEXT = "*"  # listed among the texts of a known column that may hold other texts too
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class KnownColumn:
         return f"{self.name}={listed}" if listed else self.name
 
     def gives(self, column: str) -> bool:
-        """Return whether this column gives a series's column, named temperature or weather=rain."""
+        """Return whether a series's column, such as weather=rain, is made from this one."""
         return column == self.name or column.startswith(f"{self.name}=")
 
 

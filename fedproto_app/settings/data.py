@@ -133,8 +133,8 @@ class PartitionSettings(Section):
     alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(
         0,
-        "train images per client and stage, which several clients may hold (0: all, each image "
-        "once)",
+        "train images per client and stage. Several clients may hold the same image (0: all, each "
+        "image once)",
     )
     validation_share: ShareOrZero = setting(
         0.05, "share of the train images held out for validation"
@@ -221,14 +221,14 @@ class DataSettings(Section):
     name: PlainName = setting(
         "", "name of the dataset in tables (default: the file's or source's)", PLAIN_NAMES
     )
-    period: Count = setting(24, "samples per period (p), also the batch size")
+    period: Count = setting(24, "samples per period and per batch (p)")
     close_window: Count = setting(3, "number of newest values that a forecast uses (c)")
     periodic_window: Count = setting(
         3, "number of values from whole periods earlier that a forecast uses (q)"
     )
     lags: LagList = setting(
         AUTO,
-        "[distances of further inputs](your-data.md#from-series-to-samples) in steps, such as "
+        "how many steps back [further inputs](your-data.md#from-series-to-samples) lie, such as "
         "`48,168` (empty: none)",
         "`auto`, numbers between commas",
     )
@@ -247,11 +247,11 @@ class DataSettings(Section):
     )
     train_share: Share = setting(
         0.7,
-        "share of the samples for training, the oldest ([sequences](sequences.md#split) differ)",
+        "oldest share of the samples, for training ([sequences](sequences.md#split) differ)",
     )
     validation_share: Share = setting(
         0.1,
-        "share for validation, the next oldest. The rest is the test part",
+        "next oldest share, for validation. The rest is the test part",
     )
     backtest: Backtest = setting(
         "",
@@ -261,7 +261,7 @@ class DataSettings(Section):
     test_start: TestStart = setting(
         "",
         "where every client's test part begins (default: as the shares say). Validation keeps its"
-        " share of the samples before",
+        " share of the samples before it",
         "a time as the data write it, or a number of a step",
     )
     scale: ScalePair = setting(
@@ -330,7 +330,7 @@ class DataSettings(Section):
     )
     time_zone: str = setting(
         "",
-        "zone of local times, which then count in UTC, such as `Europe/Berlin` (default: [as "
+        "zone of local times, to convert them to UTC, such as `Europe/Berlin` (default: [as "
         "written](your-data.md#times-of-day))",
         "a zone of the IANA database",
     )
@@ -345,7 +345,7 @@ class DataSettings(Section):
     )
     repeated: Repeated = setting(
         "refuse",
-        "what several values for one client and time become",
+        "what to do with several values for one client and time",
     )
     sheet: str = setting("", "sheet of an Excel file (default: the first with a value)", "a name")
     header: Header = setting(
@@ -435,8 +435,8 @@ class DataSettings(Section):
     def further_lags(self) -> tuple[int, ...]:
         """The numbers of `lags`. `auto` means what the periodic values lack.
 
-        For one step ahead this is the value just before the value a period ago, so that a model
-        sees the change between the two. Where models learn weeks, the value a week ago is added.
+        If one step is forecast, this is the value just before the value a period ago, so that a
+        model sees the change between the two. If models learn weeks, the value a week ago is added.
         """
         if self.lags != AUTO:
             return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())

@@ -25,8 +25,8 @@ def explain_all(
 ) -> str:
     """Return the text of all faults that pydantic found in a table.
 
-    Each list of known keys appears only once. beside: further tables whose keys an unknown key is
-    compared with.
+    Each list of known keys appears only once. beside: further tables in which an unknown key is
+    looked up.
     """
     lines: list[str] = []
     listed: set[str] = set()
@@ -105,7 +105,7 @@ def _unknown(
 
 
 def _near(name: str, section: type[Section]) -> list[str]:
-    """Return the keys whose symbol is the Greek letter of this name, or that are spelled alike."""
+    """Return the keys whose symbol is the Greek letter of this name, and those spelled like it."""
     section_fields = fields(section)
     letters = [
         key for key, f in section_fields.items() if name.lower() in _letters(f.description or "")

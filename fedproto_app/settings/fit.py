@@ -1,4 +1,4 @@
-"""Checks whether a method and a task fit the settings, and the arrays that clients exchange."""
+"""Checks the settings, and the arrays that clients send, against the method and the task."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def require_one_place(method: Method, releases: Sequence[Sends]) -> None:
 def _require_one_shape(method: Method, settings: Settings) -> None:
     """Raise `SettingsError` for widths that do not go with the model or the method.
 
-    A model may have only one width. If the server averages parameters, all models need one shape.
+    Some models have only one width. If the server averages parameters, all models need one shape.
     """
     if settings.model.factors == (1.0,):
         return
@@ -189,14 +189,14 @@ def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
 def withholds_samples(settings: Settings) -> bool:
     """Return whether the nodes keep their clients' numbers of samples to themselves.
 
-    They cannot if the method sends sums of samples, because a noised sum shows how many it has.
+    They cannot if the method sends sums of samples, because a noised sum shows how many it contains.
     """
     releases = releases_of(method_named(settings.method), settings)
     return not settings.training.counts_samples and all(r.clip != "sums" for r in releases)
 
 
 def table_of(method: Method, settings: Settings) -> Section:
-    """The method's table in these settings, or its defaults if the run has another method."""
+    """The method's table in these settings, or the table's defaults if the run has another method."""
     mine = isinstance(settings.method_settings, method.settings)
     return settings.method_settings if mine else method.settings()
 

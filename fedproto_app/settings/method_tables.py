@@ -2,7 +2,7 @@
 
 `python -m fedproto_app.settings.tables --write` writes them between markers. In docs/methods.md a
 row keeps what a person wrote about the method. The row of a new method is made from its
-declarations and the first sentence of its module.
+declarations and the first sentence of its docstring.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class ModelSettings(Section):
     hidden_dim: Count = setting(256, "size of the LSTM's state")
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
-        "[factors of the widths](compared.md#models-of-different-widths) before the "
+        "[factors of the widths](compared.md#models-of-different-widths) of layers before the "
         "representation. Each client draws one",
         "numbers > 0 between commas",
     )

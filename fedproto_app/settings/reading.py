@@ -129,7 +129,7 @@ def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 
 @cache
 def defaults_of(method: str) -> Mapping[str, object]:
-    """Return the defaults of a run of this method, with dotted keys. That of `method` is `fuels`.
+    """Return the defaults of a run of this method, with dotted keys. `method` itself is `fuels`.
 
     For a method from outside the app these are only the defaults that all runs have, because its
     code is not imported.
@@ -140,7 +140,7 @@ def defaults_of(method: str) -> Mapping[str, object]:
     return {key: value for key, value in defaults.items() if not key.startswith(f"{FIRST_METHOD}.")}
 
 
-# Tables that only one kind of data reads (`TaskRecord.holds`).
+# Tables that are read for one kind of data only (`TaskRecord.holds`).
 _TABLES_OF_DATA = {"classification": "images", "sequence": "labelled sequences"}
 
 
@@ -202,7 +202,7 @@ def _validated(
 ) -> SectionT | None:
     """Return the section of this table. If it is invalid, add the faults to `faults`, return None.
 
-    beside: further tables whose keys an unknown key is compared with.
+    beside: further tables in which an unknown key is looked up.
     """
     try:
         return section.model_validate(table)

@@ -74,7 +74,7 @@ class NodesSettings(Section):
     )
     maximum_clients: Count = setting(
         20_000,
-        "most clients of all nodes ever connected. Nodes with more are refused",
+        "most clients of all nodes ever connected. A node that exceeds this is refused",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
@@ -182,8 +182,8 @@ class Settings(Section):
     )
     participation: ShareOrOne = setting(
         1.0,
-        "share of the clients asked in a round (α). Methods that average no model ask all new "
-        "clients too, and closed forms ask all",
+        "share of the clients asked in a round (α). Methods that average no model also ask every "
+        "new client. Closed forms ask every client",
     )
     evaluate_every: Count = setting(
         1,
@@ -299,7 +299,7 @@ class Settings(Section):
 
     @property
     def has_response(self) -> bool:
-        """Whether clients subtract from their series its response to columns known in advance."""
+        """Whether clients subtract each series's response to columns known in advance."""
         return task_record(self.task).forecasts and self.data.has_known
 
     @property
@@ -342,7 +342,7 @@ class Settings(Section):
         """Whether nodes report the lengths of their clients' steps, and shorten the longest.
 
         They do neither if noise protects the steps. These are then clipped to `privacy.step-clip`,
-        and their lengths would reveal more than that.
+        and reports of their lengths would reveal more.
         """
         rules = self.aggregation
         return rules.step_limit > 0 and rules.rule == "mean" and not self.privacy.is_on

@@ -49,7 +49,7 @@ class GldpSettings(Section):
     encoder_epochs: Count = setting(
         10, "epochs that train µ with ν frozen (t), instead of `local-epochs`"
     )
-    head_epochs: Count = setting(20, "then epochs that train ν with µ frozen (s)")
+    head_epochs: Count = setting(20, "later epochs that train ν with µ frozen (s)")
     balance: ShareOrEither = setting(
         0.5, "λ. At 1 only local prototypes count, at 0 only global ones"
     )

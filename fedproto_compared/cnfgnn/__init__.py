@@ -20,7 +20,7 @@ class CnfgnnSettings(Section):
         "epochs of the graph network per round (R_s). 0: none, and g = 0",
     )
     server_batch: Count = setting(48, "time steps per step of the graph network")
-    server_rate: Positive = setting(1e-3, "learning rate of its Adam")
+    server_rate: Positive = setting(1e-3, "learning rate of Adam there")
 
 
 METHOD = Method(

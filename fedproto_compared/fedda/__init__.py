@@ -38,7 +38,7 @@ class FedDaSettings(Section):
     warm_up_epochs: CountOrZero = setting(
         150, "epochs for which the server trains the quasi-global model"
     )
-    warm_up_share: ShareOrOne = setting(1.0, "share of the windows that it trains on (φ)")
+    warm_up_share: ShareOrOne = setting(1.0, "share of the windows in this training (φ)")
     warm_up_batch_size: Count = setting(64, "windows per step")
     warm_up_rate: Positive = setting(
         0.001,

@@ -43,7 +43,7 @@ def test_the_register_is_changed_without_a_superlink(fedproto: Fedproto, tmp_pat
 def test_what_is_no_public_key_is_told(tmp_path: Path) -> None:
     for name, content in (("text.pub", "harbour"), ("ed.pub", "ssh-ed25519 AAAA")):
         (tmp_path / name).write_text(content)
-        with pytest.raises(SettingsError, match=r"must be a public key such as fedproto keys makes"):
+        with pytest.raises(SettingsError, match=r"must be a public key such as fedproto keys"):
             read_key(tmp_path / name)
     with pytest.raises(SettingsError, match="No such file"):
         read_key(tmp_path / "none.pub")

@@ -65,7 +65,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     digests = json.loads((place / "digests.json").read_text())
     digests["server.json"] = sha256((place / "server.json").read_bytes()).hexdigest()
     (place / "digests.json").write_text(json.dumps(digests))
-    with pytest.raises(SettingsError, match=r"has format 99, .* reads 3; resume the run with"):
+    with pytest.raises(SettingsError, match=r"has format 99, .* reads only 3; resume the run with"):
         newest_checkpoint(tmp_path)
 
 

@@ -382,7 +382,7 @@ LEFT_OUT = {
     "its masked sum includes client": in_training(many_samples),
     "its keys: masked sum refused: I will not\\x1b[2J": in_step("keys", refuse),
     "it sent no keys": in_step("keys", lambda _: MaskingReply()),
-    "its keys: not a public key: of another kind": in_step("keys", of_another_kind),
+    "its keys: not a public key of the kind": in_step("keys", of_another_kind),
     "its shares are too short or too long": in_step("shares", long_shares),
     "its shares are not one for each other node": in_step("shares", shares_for_some),
 }

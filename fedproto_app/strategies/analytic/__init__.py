@@ -29,8 +29,8 @@ class AnalyticSettings(Section):
     )
     penalty: Positive = setting(
         1.0,
-        "penalty of the solution for all clients' samples. Its unit for classes is [3 r/n of "
-        "their mean variance](closed-forms.md#classifier)",
+        "penalty of the solution for all clients' samples. Its unit for classes is [3 r/n "
+        "times the mean variance](closed-forms.md#classifier)",
     )
     weakest: Positive = setting(
         0.01,
@@ -46,8 +46,8 @@ class AnalyticSettings(Section):
     )
     prior: Prior = setting(
         "own",
-        "class frequencies of a client's solution: its own, or equal ones, which find rare "
-        "classes more often",
+        "class frequencies that a solution assumes: the client's own, or equal ones, which find "
+        "rare classes more often",
     )
 
     guess_rounds: CountOrZero = setting(
