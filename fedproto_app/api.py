@@ -120,7 +120,7 @@ def compare(runs: Runs) -> DataFrame:
     runs: runs, their folders, or folders that contain several runs. Runs that differ only in their
     seed share a row. The columns are those of ``fedproto compare --format csv`` (docs/running.md).
     For forecasts these are ``mse_mean``, ``mase_median_mean``, the share of clients that are better
-    off than alone, and others. If the runs have several tasks, the table has the columns of all of them.
+    off than alone, and others. If the runs have several tasks, the table has all their columns.
     """
     import pandas as pd
 

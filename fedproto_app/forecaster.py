@@ -223,9 +223,8 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
     data, places = unpacked.settings.data, {"path": str(folder / _SERIES)}
     if data.covariates:
         table = folder / _COVARIATES / Path(data.covariates).name
-        places["covariates"] = str(
-            table if table.exists() else table.parent
-        )  # or a table of several files
+        # A table of several files is a folder, and they lie directly in the folder of the copy.
+        places["covariates"] = str(table if table.exists() else table.parent)
     data = data.model_copy(update=places)
     unpacked.settings = unpacked.settings.model_copy(update={"data": data})
     return unpacked

@@ -84,7 +84,7 @@ def conduct(
     persistence: Persistence | None = None,
     watching: Sequence[Listener] = (),
 ) -> None:
-    """Wait for the nodes, train, and write the results. Resume from a checkpoint if the settings say so.
+    """Wait for the nodes, train, and write the results. Resume if the settings say so.
 
     watching: further listeners to each round.
     """

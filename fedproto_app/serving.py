@@ -282,8 +282,8 @@ def forecast(
 
     states: the state of one node, or of all nodes of a run. series: see `load_histories`. Of their
     known columns, only those from the training are used. clients: the clients that must be
-    forecast. If none are named, all that can be are forecast. levels: the levels of the intervals, in percent,
-    from 1 to 99.
+    forecast. If none are named, all that can be are forecast. levels: the levels of the intervals,
+    in percent, from 1 to 99.
 
     Raises `DataError` if a required client cannot be forecast, if none can, if a known column of
     the training is missing or lacks a value, if the steps do not fit into memory, or if a series

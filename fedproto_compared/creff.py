@@ -57,9 +57,9 @@ def logits(classifier: Tensor, features: Tensor) -> Tensor:
 def class_gradient(classifier: Tensor, features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the gradient of cross-entropy at the classifier, for images of one class.
 
-    classifier: [C, d + 1]. features: […, m, d]. labels: […], the class of each m images. weights:
-    […, m], those of the images in the mean, which sum to 1. Returns […, C, d + 1], the sum over the
-    images of w·(p − e_c) ⊗ (feature, 1).
+    classifier: [C, d + 1]. features: […, m, d]. labels: […], the class of each set of m images.
+    weights: […, m], the weights of the images in the mean, which sum to 1. Returns […, C, d + 1],
+    the sum over the images of w·(p − e_c) ⊗ (feature, 1).
     """
     predicted = logits(classifier, features).softmax(dim=-1)  # (…, m, C)
     target = functional.one_hot(labels, len(classifier)).to(predicted.dtype).unsqueeze(-2)
@@ -68,7 +68,7 @@ def class_gradient(classifier: Tensor, features: Tensor, labels: Tensor, weights
 
 
 def gradient_distance(gradient: Tensor, target: Tensor) -> Tensor:
-    """Return D, the sum of 1 − cosine over the rows of weights, and the biases as one more row.
+    """Return D, the sum of 1 − cosine over the rows of weights, with the biases as one more row.
 
     gradient, target: […, C, d + 1]. Returns […]. A row of zeros counts as a right angle.
     """
@@ -299,7 +299,7 @@ class CreffStrategy(FedAvgStrategy):
         )
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Return clients with far longer features, because their gradients would dominate."""
+        """Return clients with unusually long features, because their gradients would dominate."""
         return largest_rows(replies, GRADIENTS, lambda row: feature_norm(torch.from_numpy(row)))
 
     def update(self, round_: Round) -> None:

@@ -28,10 +28,10 @@ from fedproto_compared.common.vertices import Vertices, reported_days
 
 # A graph convolutional network over the clients of a community, as one client forecasts with it.
 #
-# Xia, Jin and Chen (IEEE T-ITS 2023) train a GCN (Kipf and Welling, ICLR 2017). With two layers,
-# the community's normalised adjacency Â, and its clients' windows X of one time, the GCN computes
-#     Y = Â ReLU(Â X W₁ + b₁) W₂ + b₂
-# With a ReLU on Y, as in some programs, no forecast could be below a client's mean, so Y has none.
+# Xia, Jin and Chen (IEEE T-ITS 2023) train a GCN (Kipf and Welling, ICLR 2017). From the
+# community's normalised adjacency Â and its clients' windows X of one time, the GCN computes with
+# two layers     Y = Â ReLU(Â X W₁ + b₁) W₂ + b₂ With a ReLU on Y, as in some programs, no forecast
+# could be below a client's mean, so Y has no ReLU here.
 
 
 class CommunityGcn(LinearHeadModel):
@@ -95,7 +95,7 @@ def with_communities(
 ) -> Shard:
     """Return a node's clients, with samples for `CommunityGcn`.
 
-    all_series: those of the whole source. Raise `DataError` for a fault in the graph's file.
+    all_series: the series of the whole source. Raise `DataError` for a fault in the graph's file.
     """
     shard = series_shard(all_series, settings.data)
     windows = {
@@ -142,7 +142,7 @@ def _joined(
 ) -> ClientWindows:
     """Return the client with samples [n, M·v + M + j], where M = `widest` is the largest community.
 
-    layout: of the clients' own samples.
+    layout: the layout of the clients' own samples.
     """
     _, times = layout.split(client.inputs)
     rows = np.stack([_at_times_of(client, member, layout) for member in community.members], axis=1)

@@ -1,12 +1,12 @@
 """FedGRU (Liu, Yu, Kang, Niyato, Zhang, IEEE IoT Journal 2020).
 
 A client trains the model of its organisation's cluster as in FedAvg. It forecasts with the mean of
-some clusters' models, for which it chooses the subset with the lowest error on its validation
+some clusters' models. It chooses the clusters whose mean has the lowest error on its validation
 samples.
 
-Clients belong to organisations. Constrained k-means over the organisations' places or profiles
-assigns these to clusters. Each cluster's model is the mean of its clients' models, weighted by
-samples. This equals averaging within each organisation and then over the organisations.
+Clients belong to organisations. Constrained k-means assigns organisations to clusters by their
+places or profiles. Each cluster's model is the mean of its clients' models, weighted by samples.
+This equals averaging within each organisation and then over the organisations.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _layer(number: int) -> str:
 
 # Several models of one form, joined into one model whose forecast is a weighted mean of theirs.
 
-CHOICE = "choice"  # [K, C], each member's weight, a parameter that is not drawn here
+CHOICE = "choice"  # [K, C], each member's weight. This parameter is not drawn here
 
 
 class Ensemble(Model):
@@ -162,8 +162,8 @@ def constrained_kmeans(
 ) -> Labels:
     """Return the cluster of each point, numbered by first appearance: [n, k] → [n].
 
-    It is the best of `STARTS` runs, with the least sum of squared distances. Raise ValueError if
-    there are fewer points than clusters × smallest.
+    Of `STARTS` runs, it is the result of the one with the least sum of squared distances. Raise
+    ValueError if there are fewer points than clusters × smallest.
     """
     if len(points) < clusters * smallest:
         raise ValueError(f"{len(points)} points for {clusters} clusters of {smallest}")
@@ -289,7 +289,7 @@ class FedGruLearner(Answers, SoloLearner):
         return profile(cohort, self.task)
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Choose for each client the mean of one or more models with the least validation error."""
+        """Choose, for each client, the mean of models that has the least validation error."""
         if self._alone:
             return []
         parameters = dict(cohort.parameters)
@@ -364,7 +364,8 @@ class FedGruStrategy(FedAvgStrategy):
         """Return all clients that ever connected, and the organisation and cluster of each.
 
         Both depend only on these clients, so they are the same after a resumption. Clients without
-        a place or profile do not count. An organisation of only such clients is in cluster 0.
+        a place or profile have no part in the clustering. An organisation of only such clients is
+        in cluster 0.
         """
         clients = sorted(self.federation.members.facts)
         organisations = self._organisations(clients)

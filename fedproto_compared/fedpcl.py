@@ -128,7 +128,7 @@ class ContrastLearner(Learner[ContrastT, TaskT]):
         return terms
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
-        """Return the model after training its head on targets, on the frozen averaged encoder."""
+        """Return the model after training its head on targets, with the averaged encoder frozen."""
         if not self.section.fine_tune_epochs:
             return None
         by_targets = ContrastContext(contrasts=False, supervised=True)
@@ -236,7 +236,7 @@ class FedPclClassesLearner(
 
 
 class FedPclStrategy(FedAvgStrategy):
-    """For series: prototypes of the latest round of every client, [N, B, d_r]."""
+    """For series: every client's latest prototypes, [N, B, d_r]."""
 
     section: FedPclSettings
 
@@ -255,7 +255,8 @@ class FedPclStrategy(FedAvgStrategy):
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
         """Return clients whose prototype is far longer than those of the round's other clients.
 
-        It would decide the direction of the mean, and only directions matter to the loss.
+        Such a prototype would decide the direction of the mean, and only directions matter to the
+        loss.
         """
         lengths = {
             reply.key: float(np.linalg.norm(reply.arrays[PROTOTYPES].astype(np.float64)))
@@ -320,9 +321,10 @@ def class_contrast(
     """Return ProtoNCE over classes (our reading of Deng and Yang 2023).
 
     Sample b should be similar to the prototypes of its class y_b and dissimilar to the prototypes
-    of other classes. The loss is the mean over the samples. For a sample, it is the mean over those
-    sets m of prototypes that have its class, where c runs over the classes in m, of
-        −log( exp(cos(r_b, P_m,y_b) / τ) / Σ_c exp(cos(r_b, P_m,c) / τ) ).
+    of other classes. The loss is the mean over the samples. A sample's loss is the mean, over those
+    sets m of prototypes that have its class, of
+        −log( exp(cos(r_b, P_m,y_b) / τ) / Σ_c exp(cos(r_b, P_m,c) / τ) ),
+    where c runs over the classes in m.
 
     representation: [K, B, D]. labels, present: [K, B]. prototypes: [M, C, D], of M clients, or
     M = 1 for their mean. has_prototype: [M, C] bool, each set's classes, at least one. A sample

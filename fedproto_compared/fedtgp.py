@@ -7,9 +7,9 @@ encoder's mean representation of each of its classes. It predicts with its own m
 by the nearest global prototype, which the authors' code uses, is reported too.
 
 The server trains the global prototypes. In each round a small network learns a prototype for every
-class. This should be nearer to the clients' prototypes of that class, by a margin, than the other
-classes' prototypes are. The server sends the prototypes to the clients and continues with the same
-network.
+class. By a margin, the prototype of a class should be nearer to the clients' prototypes of that
+class than the prototypes of other classes are. The server sends the prototypes to the clients and
+continues with the same network.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def contrastive_loss(
 ) -> Tensor:
     """Return the mean cross-entropy of softmax(−φ).
 
-    φ is the distance from a received prototype to each generated prototype. The distance to that of
-    its own class is lengthened by the margin.
+    φ is the distance from a received prototype to each generated prototype. The distance to the
+    generated prototype of its own class is lengthened by the margin.
 
     generated_prototypes: [C, D]. prototypes: [n, D]. labels: [n].
     """

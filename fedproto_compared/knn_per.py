@@ -63,7 +63,8 @@ def nearest(
     """Return the distances of the nearest remembered vectors, [K, B, m] float64, and their places.
 
     queries: [K, B, D]. memory: [K, M, D]. counts: [K], each client's filled places. The nearest
-    comes first. If there are too few, the distance is infinite. m = min(most_neighbours, M).
+    comes first. If a client has fewer than m vectors, the further distances are infinite. m =
+    min(most_neighbours, M).
     """
     empty = torch.arange(memory.shape[1], device=memory.device) >= counts.unsqueeze(1)  # (K, M)
     remembered, nearest_of_chunks = memory.double(), []
@@ -79,7 +80,8 @@ def nearest(
 def kernel_weights(distances: Tensor, neighbours: Tensor) -> Tensor:
     """Return the weights of each client's k nearest vectors, summing to 1: [K, B, m].
 
-    neighbours: each client's k, [K]. Weights beyond k are 0, and in an empty memory all are.
+    neighbours: each client's k, [K]. Weights beyond k are 0, and so are all weights of an empty
+    memory.
     """
     beyond = torch.arange(distances.shape[2], device=distances.device) >= neighbours.unsqueeze(1)
     weights = (-distances).masked_fill(beyond.unsqueeze(1), -torch.inf).softmax(dim=2)
@@ -118,7 +120,7 @@ _NEVER_ZERO = 1e-12  # the least probability whose logarithm is taken
 
 @dataclass(frozen=True)
 class Memory:
-    """The remembered samples of K clients, and how they use them.
+    """The remembered samples of K clients, and how the clients use them.
 
     vectors: [K, M, D]. targets: labels [K, M], or numbers [K, M, H]. samples: [K], how many of the
     M places are filled. neighbours: [K], k. share: [K], λ, the neighbours' weight in the answer.
@@ -139,8 +141,8 @@ class Remembering(Model):
     """Another model, whose parameters may include a `Memory`.
 
     It predicts λ·(neighbours' prediction) + (1 − λ)·(model's prediction). For classes these are
-    probabilities, and `predict` returns their logarithms. Without a memory it is the other model.
-    classes: the number of classes, or 0 if predictions are numbers.
+    probabilities, and `predict` returns their logarithms. Without a memory it predicts like the
+    other model. classes: the number of classes, or 0 if predictions are numbers.
     """
 
     def __init__(self, model: Model, classes: int) -> None:
@@ -309,7 +311,7 @@ class KnnPerVectorsLearner(KnnPerLearner):
 
 
 class KnnPerForecastLearner(KnnPerLearner):
-    """kNN-Per for forecasts, which does not remember samples with a missing target."""
+    """kNN-Per for forecasts. Samples with a missing target are not remembered."""
 
     task: ForecastingTask
 

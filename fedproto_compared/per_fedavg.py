@@ -7,7 +7,7 @@ step of training is
     w̃ = w − α·∇f(w; D),    w ← w − β·(I − α·∇²f(w; D))·∇f(w̃; D')
 
 The first-order variant leaves out the Hessian. β is the optimiser's step. A client is evaluated,
-and forecasts, with w̃ for one batch of its own train part.
+and forecasts, with w̃ computed from one batch of its own train part.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class PerFedAvgLearner(SoloLearner):
         *,
         differentiable: bool = False,
     ) -> dict[str, Tensor]:
-        """Return w̃ for leaves w. differentiable: the gradient includes the Hessian of the step."""
+        """Return w̃ for leaves w. differentiable: whether the gradient includes the Hessian."""
         names = [name for name, value in parameters.items() if value.requires_grad]
         loss = super().loss(parameters, batch, context)["prediction"].sum()
         gradients = torch.autograd.grad(

@@ -133,9 +133,9 @@ class Reply:
     empty if there are no such arrays. steps: how far each client's model moved, empty if the run
     has no `aggregation.step-limit`. node: the name of the node, at the server only.
 
-    Only the reply of a cohort uses these fields. place: its position in the order. totals: the shared
-    parameters, summed over the clients with their weights. weight: the sum of the weights. noise:
-    the noise that the total of each array needs in a masked sum (`trust.discrete_noise.Noise`).
+    Only the reply of a cohort uses these fields. place: its position in the order. totals: the
+    shared parameters, summed over the clients with their weights. weight: the sum of the weights.
+    noise: the noise that each array's total needs in a masked sum (`trust.discrete_noise.Noise`).
     """
 
     names: list[str]
@@ -185,8 +185,8 @@ MaskingStep = Literal["keys", "shares", "train", "agree", "unmask"]
 class MaskingOrder:
     """The server's order for a step of a masked sum (docs/secure-sum.md).
 
-    session: identifies the sum. Each sum has its own keys and its own numbers for nodes. publics: the
-    keys of all nodes, by number (step "shares"). sealed: shares for this node, by sender (step
+    session: identifies the sum. Each sum has its own keys, and numbers its nodes anew. publics:
+    all nodes' keys, by number (step "shares"). sealed: shares for this node, by sender (step
     "train", with the order). survivors: the numbers of the nodes in the sum (steps "agree" and
     "unmask"). signatures: each node's signature of this list, by number (step "unmask").
     """
@@ -223,7 +223,7 @@ class MaskingReply:
 class SampleTimes(NamedTuple):
     """The times of a client's samples, as positions of their first targets on a clock.
 
-    clock: the name of the clock that has these positions, or "" if a source only counts steps. Clients
+    clock: the clock that has these positions, by name, or "" if a source only counts steps. Clients
     with equal clocks can be compared. first: the position of the first train sample. trained, end:
     the positions just after the last train sample and after the last sample of all.
     """

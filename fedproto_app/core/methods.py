@@ -1,10 +1,10 @@
 """All methods by name.
 
 A method is a module or a folder in ``strategies/`` with a record ``METHOD``. It is named
-after the file, with dashes, and no other file lists it. The package ``fedproto_compared`` beside the app
-has further methods in the same form, which are known only if it is installed. A user's own method
-is a `Method` in a module of theirs, ``package.module:NAME``. A method's module is imported when the
-method is asked for.
+after the file, with dashes, and no other file lists it. The package ``fedproto_compared`` beside
+the app has further methods in the same form, which are known only if it is installed. A user's own
+method is a `Method` in a module of theirs, ``package.module:NAME``. A method's module is imported
+when the method is asked for.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Methods(Mapping[str, Method]):
     def __init__(self) -> None:
         self._modules: dict[str, str] = {}
         for package in _PACKAGES:
-            # Modules are found, not imported, so that reading a table of results does not load torch.
+            # Modules are found, not imported, so that reading a table of results loads no torch.
             spec = find_spec(package)
             places = (spec and spec.submodule_search_locations) or ()
             names = sorted(module.name for module in iter_modules(places))

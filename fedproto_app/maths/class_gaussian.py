@@ -205,7 +205,7 @@ def lean_evidence(
     The two means of a class may differ as much as the mean of `lean` samples differs from the
     truth: µ_local − µ_reference is Gaussian with covariance v·S, where v = 1/n_local +
     1/n_reference + 1/lean. S is the covariance of `spread`, treated as `count` directions that vary
-    alike. Only classes that both have are used. Terms that are equal for all references are left out.
+    alike. Only classes that both have are used. Terms equal for all references are left out.
     """
     within, variance = _within(spread)
     (_, own_counts), (_, other_counts) = local, reference

@@ -399,6 +399,6 @@ def _plain_errors(path: Path) -> Iterator[None]:
 
 def _damaged(path: Path, error: Exception) -> FedProtoError:
     return FedProtoError(
-        f"{path}: is damaged, or of another program ({error}); restore it from a backup, or "
+        f"{path}: is damaged or of another program ({error}); restore it from a backup, or "
         "remove it, and its clients start anew"
     )

@@ -111,7 +111,7 @@ class SyntheticSettings(Section):
 
     clients: Count = setting(24, "sites or writers in the embedded data")
     days: Annotated[int, Field(ge=8)] = setting(42, "days of traffic")
-    sequences: Count = setting(1200, "number of air-written digits, all writers together")
+    sequences: Count = setting(1200, "air-written digits of all writers together")
     seed: CountOrZero = setting(0, "seed of the embedded data")
 
 
@@ -133,7 +133,7 @@ class PartitionSettings(Section):
     alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(
         0,
-        "train images per client and stage. Several clients may hold the same image (0: all, each "
+        "train images per client and stage. Clients may hold the same image (0: all, each "
         "image once)",
     )
     validation_share: ShareOrZero = setting(
@@ -219,12 +219,12 @@ class DataSettings(Section):
     )
     path: str = setting("", "file or folder of the source", "a path")
     name: PlainName = setting(
-        "", "name of the dataset in tables (default: the file's or source's)", PLAIN_NAMES
+        "", "dataset's name in tables (default: the file's or source's)", PLAIN_NAMES
     )
     period: Count = setting(24, "samples per period and per batch (p)")
-    close_window: Count = setting(3, "number of newest values that a forecast uses (c)")
+    close_window: Count = setting(3, "how many newest values a forecast uses (c)")
     periodic_window: Count = setting(
-        3, "number of values from whole periods earlier that a forecast uses (q)"
+        3, "how many values a forecast uses from whole periods earlier (q)"
     )
     lags: LagList = setting(
         AUTO,
@@ -270,9 +270,9 @@ class DataSettings(Section):
         "those of their first period)",
         "`mean,std`, two numbers",
     )
-    max_clients: CountOrZero = setting(0, "use only the first clients, at most this many (0: all)")
+    max_clients: CountOrZero = setting(0, "number of first clients to use (0: all)")
     max_steps: CountOrZero = setting(
-        0, "use only the first steps, up to this many, of series and `recordings` (0: all)"
+        0, "number of first steps of series and `recordings` to use (0: all)"
     )
     clients: NameList = setting(
         "",

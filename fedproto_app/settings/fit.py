@@ -189,14 +189,14 @@ def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
 def withholds_samples(settings: Settings) -> bool:
     """Return whether the nodes keep their clients' numbers of samples to themselves.
 
-    They cannot if the method sends sums of samples, because a noised sum shows how many it contains.
+    They cannot if the method sends sums of samples, because a noised sum shows how many are in it.
     """
     releases = releases_of(method_named(settings.method), settings)
     return not settings.training.counts_samples and all(r.clip != "sums" for r in releases)
 
 
 def table_of(method: Method, settings: Settings) -> Section:
-    """The method's table in these settings, or the table's defaults if the run has another method."""
+    """The method's table in these settings, or the defaults if the run has another method."""
     mine = isinstance(settings.method_settings, method.settings)
     return settings.method_settings if mine else method.settings()
 

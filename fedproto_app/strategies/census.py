@@ -55,7 +55,8 @@ from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches, im
 from fedproto_app.tasks.labelled import LabelledBatch
 from fedproto_app.trust.outliers import FEWEST
 
-# Beside learned features. A node keeps the sums of a cohort in memory, twice, and in its state.
+# The most fixed features beside learned ones. A node keeps a cohort's sums in its state, and twice
+# in memory.
 MOST_BESIDE_LEARNED = 200
 
 
@@ -243,8 +244,8 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return {**cohort.parameters, **floats}
 
     def _of_head(self, cohort: Cohort, total: ClassSums | None) -> tuple[Tensor, Tensor]:
-        """Return the averaged head, which was trained without class frequencies, after adding the
-        client's frequencies."""
+        """Return the averaged head with the client's class frequencies added, because it was
+        trained without any."""
         weight, bias = (cohort.parameters[HEAD + name] for name in ("weight", "bias"))
         counts = self._sums(cohort)[COUNTS].double()
         if total is not None:

@@ -7,9 +7,9 @@ some epochs, which is the simplest personal model.
 The server half is Flower's own strategy. A node replies with the sample-weighted mean of its
 clients' models and their number of samples, so Flower's weighted mean over nodes is exactly FedAvg
 over clients. If the models are not aggregated by their mean, or if the method needs each client's
-model, nodes send every client's model, and the server applies the rule to clients. Methods that
-share only a part of their model, such as FedRep, use this strategy unchanged: their learners
-declare the shared part.
+model, nodes send every client's model, and the server applies the rule to the clients' models.
+Methods that share only a part of their model, such as FedRep, use this strategy unchanged: their
+learners declare the shared part.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class FedAvgStrategy(BaseStrategy):
     """The mean of the clients' models, by Flower's own averaging over checked replies.
 
     Methods that exchange more than the averaged model override `update` to process the rest of the
-    replies, and `guide` to send clients more than the model. If that differs for an evaluation,
-    they override `guide_evaluation` too.
+    replies, and `guide` to send clients more than the model. If clients need other guidance for an
+    evaluation, methods override `guide_evaluation` too.
 
-    judges_trained: whether the locally trained model counts as a client's personal model where the
-    task asks for one.
+    judges_trained: whether the locally trained model is evaluated as a client's personal model
+    where the task asks for one.
     """
 
     judges_trained = True
@@ -133,7 +133,8 @@ class FedAvgStrategy(BaseStrategy):
         return mean, fault or ""
 
     def weight(self, samples: int, clients: int) -> int:
-        """Return the weight in the mean of this many clients with this many samples in all."""
+        """Return the weight that this many clients, with this many samples in all, get in the
+        mean."""
         by_samples = self.learner.weighs_samples and self.averaging.is_mean
         return samples if by_samples else clients
 

@@ -48,7 +48,7 @@ def constant(settings: Settings, shape: DataShape) -> ConstantModel:
 
 
 class MeanLearner(ClosedFormLearner[Context, ForecastingTask]):
-    """Forecasts every future value as the mean of the client's train part, 0 on its scale.
+    """Forecasts every future value as the mean of the client's train part, which is 0 on its scale.
 
     This is a linear forecast whose coefficients stay 0.
     """

@@ -51,11 +51,11 @@ class Field:
     """A field or column of a run's file, and how tables show it.
 
     name: "" for a figure that the file lacks. title: its heading or label, "" if no table shows it.
-    text: formats a value, or None if it is unknown. statistic: what summary.json takes over the
-    clients. spread: whether the comparison also shows the standard error over seeds. only_wide:
-    whether it is too wide for terminals, so that only the CSV comparison and the page's table of
-    all clients show it. later: whether the comparison shows it after the other figures of clients.
-    larger_is_better: whether a comparison that is sorted by it begins with the largest.
+    text: formats a value, or None if it is unknown. statistic: the statistic over the clients that
+    summary.json holds. spread: whether the comparison also shows the standard error over seeds.
+    only_wide: whether it is too wide for terminals, so that only the CSV comparison and the page's
+    table of all clients show it. later: whether the comparison shows it after the other figures of
+    clients. larger_is_better: whether a comparison that is sorted by it begins with the largest.
     """
 
     name: str
@@ -75,10 +75,11 @@ _NOWHERE = Field("")
 class Figure:
     """A number about a client, and its fields in the run's files.
 
-    metric: the quantity and its model. over: the name of a metric of the same model by which it is
-    divided, or "". A client for which that metric is 0 has no such figure. column: the field in
-    clients.csv. round: in rounds.jsonl, the mean over the clients. summary: in summary.json.
-    jumps: whether tiny differences in predictions may change the figure a lot.
+    metric: the quantity and its model. over: the name of a metric of the same model by which the
+    quantity is divided, or "". A client for which that metric is 0 has no such figure. column: the
+    field in clients.csv. round: the field in rounds.jsonl, for the mean over the clients. summary:
+    the field in summary.json. jumps: whether tiny differences in predictions may change the figure
+    a lot.
     """
 
     metric: Metric
@@ -101,19 +102,20 @@ class Figure:
 class TaskMetrics:
     """All that a task reports.
 
-    figures: in the order of columns and fields. headline: ranks runs and clients. latest: its
-    counterpart in rounds.jsonl. validation: chooses a client's model. It is about the models in
-    use, comes from validation data only, and smaller is better. kept, kept_validation: about the
-    models that clients end with. compared: about these too. It compares methods client by client.
-    is_accuracy: whether the test figure is the share of right answers, 0 … 1, and not an error.
-    axis: the test figure with its unit. kept_error, error: the names of the errors of `kept` and
-    `compared`. The error of an accuracy is 1 minus it. caption: the text below a comparison.
-    inputs: the settings of ``[data]`` that change the models' inputs but not the test part. Runs
-    that differ in any other setting of ``[data]`` cannot be compared. orders: the fields of
-    summary.json by which a comparison can be sorted, the default first, or {} for the headline.
-    verdict: further figures of the kept models, by their names in a verdict, which states them and
-    compares them with the test error. Smaller is better. more_rounds, more_summary: shown fields of
-    rounds.jsonl and summary.json that do not come from a single metric.
+    figures: all figures, in the order of columns and fields. headline: the figure that ranks runs
+    and clients. latest: its counterpart in rounds.jsonl. validation: the figure that chooses a
+    client's model. It describes the models in use and comes from validation data only, and smaller
+    is better. kept, kept_validation: figures of the models that clients end with. compared: the
+    figure of these models that compares methods client by client. is_accuracy: whether the test
+    figure is the share of right answers, 0 … 1, and not an error. axis: the test figure with its
+    unit. kept_error, error: the names of the errors of `kept` and `compared`. The error of an
+    accuracy is 1 minus the accuracy. caption: the text below a comparison. inputs: the settings of
+    ``[data]`` that change the models' inputs but not the test part. Runs that differ in any other
+    setting of ``[data]`` cannot be compared. orders: the fields of summary.json by which a
+    comparison can be sorted, the default first, or {} for the headline. verdict: further figures of
+    the kept models, by their names in a verdict, which states them and compares them with the test
+    error. Smaller is better. more_rounds, more_summary: shown fields of rounds.jsonl and
+    summary.json that do not come from a single metric.
     """
 
     figures: tuple[Figure, ...]

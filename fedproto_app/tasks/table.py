@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Admission(NamedTuple):
     """Which clients of a source can take part.
 
-    reasons: why each client cannot, None if it can. notes: what was done to the data, a line each.
+    reasons: why each client cannot take part, None if it can. notes: what was done to the data, a
+    line each.
     """
 
     reasons: dict[str, str | None]
@@ -89,8 +90,8 @@ def expected_metrics(settings: Settings) -> tuple[Metric, ...]:
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Load every `partitions`-th client of the source, from the `partition`-th on.
 
-    With 0 and 1, these are all clients. Raise `DataError` if the source fits another task or cannot
-    be read. Clients that cannot take part are listed.
+    With partition 0 of 1, these are all clients. Raise `DataError` if the source fits another task
+    or cannot be read. Clients that cannot take part are listed.
     """
     require_fitting_source(settings)
     shard = clients_of(settings.task).load_shard(settings, partition, partitions)

@@ -32,7 +32,8 @@ from fedproto_app.tasks.metrics import TaskMetrics
 class Samples(Protocol):
     """The samples of K clients of a cohort, in falling order of their number of batches.
 
-    train_samples: each client's number in this round, its weight. batch_counts: batches per epoch.
+    train_samples: each client's number of train samples in this round, which is its weight.
+    batch_counts: each client's number of batches in an epoch.
     """
 
     @property
@@ -122,8 +123,9 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     def special_model(self, shape: object, pretraining: bool = False) -> Model | None:
         """Return the model that the method brings for this task, or None if it brings none.
 
-        shape: that of the samples, which the method's function gets. pretraining: whether to use
-        the model of the method's first phase if the method brings none for the second.
+        shape: the shape of the samples, which is passed to the method's function. pretraining:
+        whether to use the model of the method's first phase if the method brings none for the
+        second.
         """
         method = method_named(self.settings.method)
         path = for_task(method.model, self.settings.task)
@@ -188,7 +190,8 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return the number of the client's batches in an epoch of this round."""
 
     def scale(self, client: ClientT) -> dict[str, float]:
-        """Return the numbers that, beside its tensors, a client's model needs for new data."""
+        """Return the numbers that a client's model needs for new data in addition to its
+        tensors."""
         return {}
 
     def response(self, client: ClientT) -> dict[str, list[Any]]:
@@ -262,7 +265,7 @@ def shuffled(
 ) -> tuple[Tensor, Tensor]:
     """Return each client's order of samples in an epoch, and a float mask, both [K, length].
 
-    counts: each client's number of samples. Both are 0 after these.
+    counts: each client's number of samples. Both results are 0 after a client's samples.
     """
     order = torch.zeros(len(counts), length, dtype=torch.int64)
     for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):

@@ -44,7 +44,7 @@ class GraphForecaster(Model):
     def guided(self, samples: Tensor, phases: Tensor, graph: Tensor) -> Tensor:
         """Return samples [K, n, …] with phase and g inserted between their values and times.
 
-        phases: of the first target, [K, n]. graph: g, [K, n, d_g].
+        phases: the phases of the first targets, [K, n]. graph: g, [K, n, d_g].
         """
         values, times = self.layout.split(samples)
         return torch.cat([values, phases.unsqueeze(2), graph, times], dim=2)
@@ -67,8 +67,8 @@ class Seq2SeqForecaster(GraphForecaster):
     """
 
     def __init__(self, layout: WindowLayout, places: Sequence[int], hidden: int) -> None:
-        """places: those of a sample's past values, in steps from the first target on. hidden: d_h
-        and d_g."""
+        """places: the times of a sample's past values, in steps from the first target on. hidden:
+        d_h and d_g."""
         super().__init__(layout, hidden)
         self.encoding_width = hidden
         self._sees_days = layout.times > 1
@@ -189,10 +189,10 @@ class Graph(NamedTuple):
 
 
 class GraphNetwork:
-    """Maps F values of each vertex to as many outputs. At F = 64 it has 1,237,312 parameters."""
+    """Maps F values of each vertex to outputs. With 64 of each it has 1,237,312 parameters."""
 
     def __init__(self, width: int, answers: int) -> None:
-        """width: F. answers: values for each vertex."""
+        """width: F. answers: the number of outputs of each vertex."""
         self._width, self._answers = width, answers
 
     def initial_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:

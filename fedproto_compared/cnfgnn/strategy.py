@@ -55,7 +55,7 @@ class Encoded:
     """The encodings of N clients at T consecutive time steps of their clock.
 
     keys: the clients. first: the position of the first step. values: [T, N, d_h]. present, trained:
-    [T, N] bool, whether a client has a sample at a time step, and whether it trains on it.
+    [T, N] bool, whether a client has a sample at a time step, and whether it trains on that sample.
     """
 
     keys: list[ClientKey]
@@ -315,7 +315,8 @@ class CnfgnnStrategy(FedAvgStrategy):
         return Encoded.stacked(encodings, times, first, Graph.from_adjacency(adjacency))
 
     def _gradient(self, encoded: Encoded, proposal: Proposal, ask: Ask) -> tuple[Tensor, int]:
-        """Return ∂L/∂g [T, N, d_g] of the clients' mean loss, and how many were shortened.
+        """Return ∂L/∂g [T, N, d_g] of the mean loss, and how many clients' gradients were
+        shortened.
 
         A client that has no sample to train on at these time steps is not asked.
         """

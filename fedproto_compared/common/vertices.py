@@ -115,10 +115,10 @@ def reported_days(samples: CohortSamples, settings: Settings) -> Tensor:
 
 
 def read_weights(path: Path, names: str = "") -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    """Return the clients' names and the weights [M, M], the larger one of the two directions.
+    """Return the clients' names, and as weights [M, M] the larger weight of the two directions.
 
     The names are in the first line. The first column may have them too. If the file has only
-    numbers, they are in the header of another file, `names`. The diagonal is set to 0.
+    numbers, the names are in the header of another file, `names`. The diagonal is set to 0.
     """
     table = _table(path).to_numpy(dtype=str)
     if names:

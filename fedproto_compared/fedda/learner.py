@@ -69,7 +69,8 @@ def weekly_statistics(samples: CohortSamples, weeks: int, week: int) -> Tensor:
 
     The oldest week comes first. The means of each client are standardised again to mean 0 and mean
     square 1, or are all 0 if they are constant. If all values of a phase are missing in a week, the
-    mean is 0, as in the series. week: periods per week. Raise `DataError` for fewer periods.
+    mean is 0, as in the series. week: periods per week. Raise `DataError` if a client has fewer
+    periods.
     """
     means = torch.stack([_means(samples, row, weeks, week) for row in range(len(samples.names))])
     means = means - means.mean(dim=(1, 2), keepdim=True)

@@ -50,7 +50,8 @@ Points = NDArray[np.float64]
 def two_view_clusters(
     patterns: Points, places: Points | None, clusters: int, seed: int = 0
 ) -> Labels:
-    """Run k-means on the patterns and on the places in turn, each from the other's clusters.
+    """Run k-means on the patterns and on the places in turn, each starting from the other's
+    clusters.
 
     It stops when the clusters of the patterns no longer change, or after 20 turns. Without places
     it is k-means of the patterns. Labels [N] are numbered by first appearance. If points are equal,
@@ -219,7 +220,7 @@ def _flat(statistics: Statistics, keys: list[ClientKey]) -> NDArray[np.float64]:
 # FedDA's dual attention (Zhang, Dang, Shihada, Alouini, INFOCOM 2021): the next server model.
 #
 # Tensor by tensor, the model moves towards the received models, most towards the farthest of them.
-# It also moves towards the quasi-global model, most in the tensors that are farthest from that.
+# It also moves towards the quasi-global model, most in the tensors that are farthest from it.
 
 
 def attended(
@@ -253,9 +254,9 @@ def quasi_global_model(
 ) -> tuple[Arrays, float]:
     """Return the model trained by Adam on windows of the statistics, and the last epoch's loss.
 
-    statistics: [N, W, B], each client's a series of W periods whose first value has phase 0.
-    start: the model before, without the client axis. The learning rate falls to a tenth after half
-    of the epochs and again after three quarters.
+    statistics: [N, W, B], for each client a series of W periods whose first value has phase 0.
+    start: the model before training, without the client axis. The learning rate falls to a tenth
+    after half of the epochs and again after three quarters.
     """
     seed = task.settings.seed
     inputs, targets = _windows(statistics, task.settings.data)

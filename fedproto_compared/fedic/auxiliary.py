@@ -2,7 +2,7 @@
 
 If nodes share one data set (in a simulation, or with a ``partition-id``), the run reserves images
 for the server, which reads the run's source as nodes do. Sites with data of their own reserve
-nothing. There, the server's operator names images in its environment. A run's configuration cannot
+nothing. There, the operator names images in the server's environment. A run's configuration cannot
 point such a server at a file.
 """
 

@@ -60,7 +60,7 @@ def neutral(classes: int, width: int) -> dict[str, Tensor]:
 def model_weights(net: Mapping[str, Tensor], logits: Tensor) -> Tensor:
     """Return π_k = s_k / Σ s, s_k = σ(aᵀz_k + a₀), for each image: logits [K, n, C] → [K, n]."""
     scores = logits @ net[SCORE][0] + net[SCORE_BIAS]
-    return functional.logsigmoid(scores).softmax(dim=0)  # s may be too small for its own sum
+    return functional.logsigmoid(scores).softmax(dim=0)  # all s may round to 0
 
 
 def teacher(
@@ -238,7 +238,8 @@ class EnsembleDistillation:
 
     @torch.no_grad()
     def _judged(self, models: Parameters, pixels: Tensor) -> Judgement:
-        """Return the models' outputs, computed for as many models at a time as a cohort has."""
+        """Return the models' outputs. At most as many models run at once as a cohort has
+        clients."""
         count, size = len(next(iter(models.values()))), self._task.settings.cohort_on_cpu
         parts = []
         for first in range(0, count, size):
@@ -295,7 +296,7 @@ class FedicStrategy(FedAvgStrategy):
             if not value <= LARGEST_LOGIT
         }
         good = [row for row, value in enumerate(logits) if value <= LARGEST_LOGIT]
-        # Adam scales the gate's steps by past gradients, so one outlier would stall it.
+        # Adam scales the gate's steps by past gradients, so one outlier would stall the gate.
         keys = [sent_model.key for sent_model in in_order]
         sizes = {keys[row]: root_mean_square([judgement.features[row].numpy()]) for row in good}
         reason = "its model is not used: the server's images get features of size"

@@ -130,7 +130,7 @@ def test_an_order_is_handed_on_and_written_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("[code]\nrun = 'listed'", f"SHA-256 {APP.digest}, which code.digests"),
+        ("[code]\nrun = 'listed'", f"SHA-256 {APP.digest}, which this site's code"),
         ("[limits]\nmessage-mb = 1", "limits.message-mb = 1"),
         ("[limits]\norders-an-hour = 0", "limits.orders-an-hour = 0"),
         ("[code]\nrun = 'listed'\ndigests = ['x']", "code.digests"),

@@ -143,10 +143,7 @@ def most_affected(
 
 
 def too_large(largest: Iterable[tuple[str, float]]) -> list[str]:
-    """Return a warning if a value is too large to train on.
-
-    largest: pairs of a name and its largest absolute value.
-    """
+    """Return a warning if a value is too large to train on. largest: pairs of name and size."""
     beyond = {name: size for name, size in largest if size > LARGEST_VALUE}
     if not beyond:
         return []

@@ -1,7 +1,4 @@
-"""Make the tables of a page, whose cells hold texts to read and numbers to sort by.
-
-This module also says how to repeat the runs.
-"""
+"""Make the tables of a page, with texts to read and numbers to sort by, and the repeat commands."""
 
 from __future__ import annotations
 

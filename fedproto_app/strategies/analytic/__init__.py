@@ -107,7 +107,8 @@ def check_settings(settings: RunSettings) -> None:
 def check_guesses(settings: RunSettings) -> None:
     """Raise `SettingsError` if classes cannot be guessed.
 
-    A guess uses the last round's model, and every round sends sums of the same sequences again.
+    A guess uses the last round's model, and in every round a client sends sums of the same
+    sequences again.
     """
     rounds, reason = settings.method_table(AnalyticSettings).guess_rounds, ""
     if not rounds:

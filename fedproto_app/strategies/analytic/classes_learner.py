@@ -1,11 +1,11 @@
 """Classes in closed form, client half: one message per stage, no training.
 
-Features are fixed random functions drawn from the seed. A client computes the sums of
-`maths/class_gaussian.py` over its train and validation samples of all stages so far and sends them,
-D(D + 1)/2 + C·D + C values. The totals over clients give the classifier of all samples. With its
-own sums as well, a client fits its personal classifier (`class_fit.py`). With clusters, this is
-also drawn to the sums of the clients whose classes have the same meaning. Validation samples judge
-classifiers that were fitted without them.
+Features are fixed random functions drawn from the seed. Over its train and validation samples of
+all stages so far, a client computes the sums of `maths/class_gaussian.py`. These are D(D + 1)/2 +
+C·D + C values, which it sends. The totals over clients give the classifier of all samples. With its
+own sums as well, a client fits its personal classifier (`class_fit.py`). With clusters, the
+personal classifier is also drawn to the sums of the clients whose classes have the same meaning.
+Validation samples judge classifiers that were fitted without them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 
 class SumsMemory(NamedTuple):
-    """stages: the number of stages that a client has taken in. sums: its packed sums of their train
-    samples. judged: its newest classifier fitted without validation samples, which can judge it."""
+    """stages: the number of stages that a client has taken in. sums: its packed sums of the train
+    samples of these stages. judged: its newest classifier that was fitted without validation
+    samples, so that these can judge it."""
 
     stages: Tensor
     sums: dict[str, Tensor]
@@ -197,7 +198,7 @@ class AnalyticClassesLearner(
         return metrics | of_shared(self._metrics(cohort, Fit(of_all, judged_of_all)))
 
     def _metrics(self, cohort: Cohort, fit: Fit) -> dict[Metric, list[float]]:
-        """Return the metrics of the final classifiers, but the judged ones' validation error."""
+        """Return the final classifiers' metrics, but the validation error of the judged ones."""
         clients = len(cohort.names)
 
         def metrics_of(classifier: Classifier) -> dict[Metric, list[float]]:

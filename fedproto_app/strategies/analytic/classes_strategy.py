@@ -78,7 +78,7 @@ def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
     """Merge pairs of clusters, best pair first, while that raises the posterior. Return labels [N].
 
     points: Σ (x − m) in units of the deviation within classes [N, C, R]. counts: [N, C]. variances:
-    those of a class's means [R], in the squares of these units. The cost grows with N².
+    the variances of a class's means [R], in squares of these units. The cost grows with N².
     """
     points, counts = points.clone(), counts.clone()
     single, clients = evidence(points, counts, variances), torch.ones(len(points)).double()
@@ -99,7 +99,7 @@ def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
     best = [gains_of(row).max(dim=0) for row in range(len(points))]
     best_gain = torch.stack([gain for gain, _ in best])
     partner = torch.stack([row for _, row in best])
-    # Where it is not exact, the partner has been merged, and `best_gain` is an upper bound.
+    # Where `exact` is false, the partner has since been merged, and `best_gain` is an upper bound.
     exact = torch.ones_like(alive)
     while best_gain.max() >= 0:
         first = int(best_gain.argmax())
@@ -142,8 +142,8 @@ def evidence(points: Tensor, counts: Tensor, variances: Tensor) -> Tensor:
 def within_clusters(total: ClassSums, moments: Tensor, counts: Tensor) -> ClassSums:
     """Return the total without the products between the clusters' means of a class.
 
-    Its covariance within classes is the covariance around the class means of each cluster. moments:
-    [clusters, C, D]. counts: [clusters, C].
+    The result's covariance within classes is the covariance around the class means of each cluster.
+    moments: [clusters, C, D]. counts: [clusters, C].
     """
     between = _scatter(moments, counts) - _scatter(total.moment, total.counts)
     return ClassSums(total.gram - between, total.moment, total.counts)
@@ -167,8 +167,8 @@ def _in_directions(
     """Return each client's Σ (x − m) for each class in R directions [N, C, R], and variances [R].
 
     In these directions the class means of these clusters differ most. The variances of the class
-    means follow from an analysis of variance with given S: for G classes of clusters with n_g
-    samples each, E Σ_g M_g² / n_g = G − 1 + b · (n − Σ n_g² / n).
+    means follow from an analysis of variance with given S: for G class means of clusters, where
+    mean g is over n_g samples, E Σ_g M_g² / n_g = G − 1 + b · (n − Σ n_g² / n).
     """
     of_clusters = sums_of(labels, moments), sums_of(labels, counts)
     total = ClassSums(gram, moments.sum(dim=0), counts.sum(dim=0))
@@ -215,10 +215,11 @@ def _scatter(moments: Tensor, counts: Tensor) -> Tensor:
     return class_means(flat, counts.reshape(-1)).T @ flat
 
 
-# A cluster's clients get its sums only if the cluster and the remaining clients are at least this
-# many. In a cluster of two, a client could subtract its own sums from the cluster's. With too few
-# remaining clients, their sums could be found by subtracting the cluster's from the total. A node
-# with several clients can still do so, and therefore sites must allow it.
+# A cluster's clients get its sums only if at least this many clients are in the cluster, and at
+# least this many are outside it. In a cluster of two, a client could subtract its own sums from the
+# cluster's. With too few clients outside, subtracting the cluster's sums from the total would
+# reveal theirs. A node with several clients can still do so, and therefore sites must allow cluster
+# sums.
 LEAST_CLIENTS = 3
 MOST_WEIGHT = 3  # in the clustering, a client weighs at most as much as this many median clients
 MOST_WORK = 2e9  # N²·C·R, some minutes on a core

@@ -159,7 +159,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         shared solution.
         """
         layout, strengths = self.task.layout, self.section.strengths
-        if shared and not gram.any():  # with a sample, the products of its calendar or 1 are not 0
+        if shared and not gram.any():  # a sample's calendar, or its 1, has products other than 0
             yield Family(1.0, torch.stack(list(shared)))
             return
         naive = layout.regressor_copies(self.task.naive_forecasts())[..., None]  # (3, H, d, 1)

@@ -102,11 +102,11 @@ class SumsOfRegressors(ClientSums):
 def misfits(clients_sums: Sequence[Arrays]) -> list[float]:
     """Return how badly each client's fit W suits the other clients' samples.
 
-    On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds the error
-    of V by tr (W − V)ᵀA(W − V), and the error of forecasting the client's mean by tr VᵀAV. If the
-    ratio of these is above 1, the fit is worse than the mean. The result is the median ratio over
-    the clients k, which fewer than half of them cannot raise. Honest clients had at most 0.62 (207
-    detectors of METR-LA), and fits to opposite targets 2 to 4.
+    On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds that of V
+    by tr (W − V)ᵀA(W − V), and the error of a forecast of the client's mean exceeds that of V by tr
+    VᵀAV. If the ratio of these is above 1, the fit is worse than the mean. The result is the median
+    ratio over the clients k, which fewer than half of them cannot raise. It was at most 0.62 for
+    honest clients (207 detectors of METR-LA), and 2 to 4 for fits to opposite targets.
 
     clients_sums: the sums of N ≥ 2 clients, as sent. At most a hundred of the clients judge, and
     only their matrices are held unpacked, because the matrices of thousands would be gigabytes.

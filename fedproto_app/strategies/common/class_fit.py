@@ -3,9 +3,10 @@
 The classifier is a discriminant (`maths/class_gaussian.py`). Its covariance is pooled over all
 clients, its class means lie between the client's own and the pooled ones, and its prior is the
 client's class frequencies. A client's validation set is too small to choose the mixing weights and
-the penalty, so the classifier is the weighted mean of many candidates' log-probabilities. A
-candidate assumes how much the client's means differ from the pooled ones. Its weight is the
-likelihood of the client's class sums under this assumption, times that of the validation samples.
+the penalty, so the classifier is the weighted mean of many candidates' log-probabilities. Each
+candidate assumes a certain difference between the client's means and the pooled ones. Its weight is
+the likelihood of the client's class sums under this assumption, times that of the validation
+samples.
 
 Clients also learn from their validation samples, whose sums are part of the totals. Candidates are
 judged without these samples: a client's validation sums are subtracted from the totals, which
@@ -58,7 +59,7 @@ SCATTER, HOLDERS = "scatter", "holders"
 CLUSTER_MOMENT, CLUSTER_COUNTS = "cluster.moment", "cluster.counts"
 
 WELL_KNOWN = (0.3, 1.0, 3.0)  # factors of the penalty where means rest on many samples
-HARDLY_KNOWN = (3.0, 10.0, 30.0)  # and where they rest on a client's own few samples
+HARDLY_KNOWN = (3.0, 10.0, 30.0)  # where means rest on a client's own few samples
 # Candidates: the number of samples that a pooled class mean counts as, and factors of the penalty.
 LEANS = ((1.0, HARDLY_KNOWN), (3.0, HARDLY_KNOWN), (30.0, WELL_KNOWN), (1e6, WELL_KNOWN))
 PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the client's counts
@@ -206,9 +207,9 @@ class ClassFit:
     """Fits classifiers to class sums. penalty: the factor of λ. even: whether all classes have the
     same prior.
 
-    steady_from: the first of the features that never change. Earlier features are learned, so a
-    client's older sums come from older versions of them. Such sums can differ from the total even
-    if the client's classes do not, so they are not used as evidence.
+    steady_from: the position of the first feature that never changes. Earlier features are learned,
+    so a client's older sums come from older versions of them. Such sums can differ from the total
+    even if the client's classes do not, so they are not used as evidence.
     """
 
     def __init__(self, penalty: float, even: bool, steady_from: int = 0) -> None:
@@ -278,10 +279,11 @@ class ClassFit:
     ) -> Fit:
         """Return the classifiers of K clients, fitted to their own sums and those of all clients.
 
-        sums: of the train samples. held_out: of the validation samples, if the total and the
-        clusters hold these too, else None. own: the scatter over all clients around their own class
-        means, if available. clusters: further pools, of each client's clusters. shares: for each
-        client, the fraction of its sums that the total holds, or () if it holds all.
+        sums: the sums of the train samples. held_out: the sums of the validation samples, if the
+        total and the clusters hold these too, else None. own: the scatter over all clients around
+        their own class means, if available. clusters: further pools, those of each client's
+        clusters. shares: for each client, the fraction of its sums that the total holds, or () if
+        the total holds all sums.
         """
         together = self._together(sums, total, validation, held_out, own, clusters, shares)
         alone = self.alone(sums, validation, held_out)
@@ -420,7 +422,7 @@ def _joined(classifiers: Iterable[Classifier]) -> Classifier:
 
 
 def _chosen(prefers: Tensor, first: Classifier, second: Classifier) -> Classifier:
-    """Return the first classifier of each client that prefers it, [K] bool, else the second."""
+    """Return the first classifier for each client that prefers it ([K] bool), else the second."""
     weight, bias = (
         torch.where(prefers.view(-1, *[1] * (mine.dim() - 1)), mine, other)
         for mine, other in zip(first, second, strict=True)

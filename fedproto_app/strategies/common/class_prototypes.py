@@ -45,7 +45,7 @@ def class_fault(
 def largest_rows(
     replies: Sequence[ClientReply], name: str, size: Callable[[ClassRow], float]
 ) -> dict[ClientKey, str]:
-    """Return the clients whose largest row is far larger than the usual one of the round."""
+    """Return the clients whose largest row is far larger than is usual in the round."""
     sizes = {
         reply.key: max(map(size, reply.by_class(name).values()))
         for reply in replies

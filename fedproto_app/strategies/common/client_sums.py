@@ -43,8 +43,8 @@ from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_accepted
 class ClientSums(ABC):
     """The latest sums of every client that ever reported.
 
-    shapes: the shapes of a client's sums, by name. latest: the sums. masked_names: the names of a
-    total's arrays where sums are masked. Subclasses define when sums cannot be true.
+    shapes: the shapes of a client's sums, by name. latest: the sums. masked_names: the names of the
+    arrays in a total of masked sums. Subclasses define when sums cannot be true.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class SumsOfClasses(ClientSums):
         return sums_fault(around_client_means, samples, LARGEST_MEAN_SQUARE, share)
 
     def plain_totals(self) -> Arrays:
-        """Return the totals. Unless noise hides the clients' sums, these include `OwnScatter`."""
+        """Return the totals. They include `OwnScatter` unless noise hides the clients' sums."""
         totals = super().plain_totals()
         if self._noised:
             return totals
@@ -263,7 +263,7 @@ class SumsStrategy(PersonalStrategy):
         """Return an empty store of the clients' sums."""
 
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return all clients, as one that misses a round can never add its data of that round."""
+        """Return all clients. One that misses a round can never add its data of that round."""
         return eligible
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:

@@ -136,8 +136,8 @@ def divergence_findings(
     """Return the artefact of N clients and their prototypes [N, …], in the same order.
 
     divergence_of: returns the matrix [n, n] of the clients at n places. If there are more than
-    MOST_COMPARED clients, the matrix covers only this many, with each true group in proportion, and
-    the artefact also has their places, ``divergence_of`` [n].
+    MOST_COMPARED clients, the matrix covers only that many of them, and each true group keeps its
+    share. Then the artefact also holds the places of these clients, ``divergence_of`` [n].
     """
     groups = np.array([facts[key].group for key in keys])
     places = evenly(groups, MOST_COMPARED)

@@ -38,7 +38,8 @@ class FlowerStrategy(Strategy):
     """The rounds of a method: train, aggregate, evaluate.
 
     method: the method's strategy. Its state and findings are those of the run. first: the
-    strategies of the rounds of first phases, from round 1 on. asked: the nodes asked in this phase.
+    strategies of the first phases, one for each of their rounds, from round 1 on. asked: the nodes
+    asked in this phase.
     """
 
     def __init__(self, method: BaseStrategy, first: Sequence[BaseStrategy] = ()) -> None:

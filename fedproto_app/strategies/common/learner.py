@@ -114,8 +114,8 @@ class Contribution:
     classes. model: the shared parameters, [K, …] each.
     steps: how far each client's model moved, [K], or empty if no limit applies.
     refused: the rows of clients that send nothing, with the reason.
-    noise: for each array, the noise that its total needs if noise is added inside a masked sum, or
-    None for public arrays.
+    noise: if noise is added inside a masked sum, the noise that the total of each array needs, or
+    None for a public array.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -251,7 +251,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     @final
     @classmethod
     def suits_kernel(cls) -> bool:
-        """Return whether the kernel can train this learner, as `kernel_loss` describes it in full.
+        """Return whether `kernel_loss` describes all of the training, so that the kernel can do it.
 
         The class that defines `kernel_loss` must define `loss` too, and no class may override
         `batches` or `make_optimizer`.

@@ -1,4 +1,4 @@
-"""Prototypes at the clients, of the phases of a period or of classes.
+"""Prototypes at the clients: of the phases of a period, or of classes.
 
 The two kinds of prototypes of a period are gathered during a training epoch, without a second pass:
 they take in the representations of each step, [k, B, D] for the first k clients. Class prototypes

@@ -132,7 +132,7 @@ class BaseStrategy:
         """Change `model` before the round's evaluation."""
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return the clients to evaluate, of all connected clients."""
+        """Return the clients to evaluate, chosen from all connected clients."""
         return clients
 
     def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:

@@ -106,9 +106,9 @@ def draw_crops(
 ) -> Crops:
     """Return the crops of a client's training steps, [steps, B, 2 + R] each.
 
-    Every series is the reference equally often, in a new order each time. A negative comes from any
-    other series with the same probability, or from the same series if the client has only one.
-    lengths: [n] int64, at least 1, on the CPU like the generator.
+    Every series is the reference equally often, in a new order each time. A negative comes from one
+    of the other series, all equally likely, or from the reference's own series if the client has
+    only one. lengths: [n] int64, at least 1, on the CPU like the generator.
     """
     count, rows = len(lengths), steps * batch
     orders = torch.rand(-(-rows // count), count, dtype=torch.float64, generator=generator)

@@ -46,8 +46,9 @@ def fit_random_walk(
     """Return q and r after this number of EM steps (Fed-REACT, eqs. 20 and 21).
 
     observations: [T, P], T ≥ 1. The model is that of `newest_state`, and q, r > 0 are the start.
-    The results are means over the coordinates, and at least VARIANCE_FLOOR: if there is a single
-    observation or all are equal, they shrink with every step. The log-likelihood never falls.
+    The results are means over the coordinates. They are at least VARIANCE_FLOOR, because they
+    shrink with every step if there is a single observation or if all are equal. The log-likelihood
+    never falls.
 
     The observations enter only through their [T, T] matrix of products, so a step costs T³ for any
     number of coordinates.

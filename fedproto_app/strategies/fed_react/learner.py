@@ -1,7 +1,8 @@
 """Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples and send it.
 
 The client's sequences are vectors here, computed by the frozen encoder (`encoder.py`). A client
-predicts with its own head until the server sends its cluster's head, and with the newest one then.
+predicts with its own head until the server sends its cluster's head. After that it predicts with
+the newest head that the server has sent.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ def remember(past: Matrix | None, current: Matrix, clusters: int, share: float |
     """Return ψ̂_t for a given share of the past (Fed-REACT, eq. 3), and its clusters.
 
     past, current, clusters: as in `affect`. share: α_t, as one number or a value for each pair of
-    clients, [N, N]. The result's alpha is the largest share, that of the clients present longest,
-    or 0 without a past.
+    clients, [N, N]. The result's alpha is the largest share, which the clients present longest
+    have, or 0 without a past.
     """
     if past is None:
         return Affect(find_clusters(current, clusters), 0.0, current)
@@ -134,7 +134,7 @@ def forgetting_factor(
 
     E and Var are the means and variances of W_t = `current` in its blocks (`block_statistics`).
     Entries where `past` is NaN count in E and Var but not in the sums. If both sums are 0, so is
-    α_t: W_t equals its mean and the past, or there is no past, and every α gives the same ψ̂.
+    α_t. Then W_t equals its mean and the past, or there is no past, so every α gives the same ψ̂.
     """
     statistics = block_statistics(current, labels, unbiased)
     order = np.argsort(labels, kind="stable")

@@ -48,8 +48,8 @@ class GuidedMemory(NamedTuple):
 
 
 class GuidedContext(Context):
-    """The cohort's global prototypes, PR and NR [K, S', B, D], which clients have them [K], and the
-    prototype that the epoch gathers.
+    """The cohort's global prototypes PR and NR [K, S', B, D], a mask of the clients that have them
+    [K], and the prototype that the epoch gathers.
 
     S' is 1 for periodicity-aware prototypes, which guide every batch. For concatenated prototypes
     it is the common number of batches, and rows s guide batch s.
@@ -192,8 +192,8 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         """
         memory: GuidedMemory = cohort.memory
         if self.section.renew_optimizer:
-            # The first steps towards PR have gradients about a hundred times as large as the
-            # prediction's and all later ones. Adam would remember this for a thousand steps.
+            # The first steps towards PR have gradients about a hundred times as large as those of
+            # the prediction and of all later steps. Adam would remember this for a thousand steps.
             cohort.optimizer.renew(context.guided & ~memory.guided)
         memory.guided.logical_or_(context.guided)
         measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}
@@ -255,8 +255,8 @@ def intra_client_loss(
     log_similarity = cosine_matrix(projected, augmented) / temperature  # log SM, [K, B, B]
     is_negative = filter_weight > 0
     if negatives == "similarity":
-        # The value is 0, and the gradient makes ∂L/∂W = SM / (SM[b,b] + Σ SM), as Z's would be at
-        # Z = SM.
+        # The value is 0, and the gradient makes ∂L/∂W = SM / (SM[b,b] + Σ SM), as Z would give it
+        # at Z = SM.
         log_filter = filter_weight - filter_weight.detach()
     else:
         # log W for the negatives. The inner where keeps log's gradient finite elsewhere.

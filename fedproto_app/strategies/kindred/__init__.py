@@ -59,7 +59,7 @@ class KindredSettings(Section):
 
     @property
     def finer_penalties(self) -> list[float]:
-        """The penalties, with the geometric mean of each two neighbours between them."""
+        """The penalties, with the geometric mean of each pair of neighbours between them."""
         steps = 2 * (self.penalty_steps - 1)
         ratio = self.largest_penalty / self.smallest_penalty
         return [self.smallest_penalty * ratio ** (step / steps) for step in range(steps + 1)]

@@ -3,8 +3,9 @@
 k-means puts clients with similar prototypes into a cluster. The divergence of clients n and m is
 approximated by way of the centre of m's cluster:
     D[n, m] ≈ D(n, centre of m) + D(m, centre of m).
-So the sum over a cluster of exp(−D[n, m] / scale) (A_m, B_m) is a number that depends on client n
-times a sum that does not, and the cost is N clients times G clusters (docs/scale.md: the error).
+So the sum over a cluster of exp(−D[n, m] / scale) (A_m, B_m) is the product of a number that
+depends on client n and a sum that does not. The cost is N clients times G clusters (docs/scale.md:
+the error).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from fedproto_app.maths.divergence import divergence_from, prototype_distributio
 
 FEWEST_CLUSTERS, MOST_CLUSTERS = 64, 256
 _ROUNDS = 20  # of k-means
-_ALONE = 1e-9  # a client whose cluster's other clients have less weight than this is alone
+_ALONE = 1e-9  # a client is alone if the others in its cluster weigh less than this
 
 
 class Clusters:
     """The clusters of N clients, and the weights of the clusters and of the clients within them.
 
-    prototypes: [N, B, d]. scale: that of the divergences, above 0. draws: chooses the first
+    prototypes: [N, B, d]. scale: the scale of the divergences, above 0. draws: chooses the first
     centres. labels: the clients' clusters, [N]. share: a client's share of its cluster's weight,
     [N].
     """
@@ -63,7 +64,7 @@ class Clusters:
     def sums(self, values: Tensor, rows: slice) -> Tensor:
         """Return each cluster's weighted sum over the clients in these rows, [G, D].
 
-        values: those of these clients, [K, D].
+        values: the values of these clients, [K, D].
         """
         parts = self.share[rows, None] * values
         return parts.new_zeros(self.count, parts.shape[1]).index_add_(0, self.labels[rows], parts)
@@ -71,8 +72,8 @@ class Clusters:
     def priors(self, means: Tensor, values: Tensor, rows: Tensor) -> Tensor:
         """Return, for the clients in these rows, the weighted means over the other clients, [K, D].
 
-        means: the `sums` over all clients. values: those of these clients, [K, D]. In a client's
-        own cluster, the mean over the others is (mean − share · value) / (1 − share).
+        means: the `sums` over all clients. values: the values of these clients, [K, D]. In a
+        client's own cluster, the mean over the others is (mean − share · value) / (1 − share).
         """
         places = torch.arange(len(values)), self.labels[rows]
         weights, share = self._weights[rows], self.share[rows]

@@ -6,7 +6,7 @@ fitted, and not in a loss. It takes one message up and one down.
 A client sends its prototype (its mean day) and the mean products of its random features φ with
 themselves and with the targets, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the other clients' A and
 B into priors, weighted by the similarity of the prototypes. With ``sharing = "common"`` or
-``"groups"`` a client sends no prototype. The server then computes only the mean over all clients,
+``"groups"`` a client sends no prototype. The server then computes only the means over all clients
 and over the clients of each group, and a client subtracts its own part. The client fits
     W = (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀)
 for every prior (A', B') and strength s, and without a prior (s = 0). The penalties Λ are diagonal,
@@ -56,12 +56,13 @@ class RandomFeatureForecaster(Model):
     The representation φ(x), [D], starts with the plain features u: all other values minus the
     newest value, the newest value itself, and what is beside the first target, which is its
     calendar or a 1. With `courses`, `course_of_weekdays` follows. Then come `width` waves for each
-    scale σ, √2 · cos(u R + b) / √width, with b uniform on the circle. The entries of R are from
-    N(0, 1), for values times σ/√(number of values). Waves are bounded, so they do not extrapolate.
+    scale σ, √2 · cos(u R + b) / √width, with b uniform on the circle. The entries of R are drawn
+    from N(0, 1), and those for values are multiplied by σ/√(number of values). Waves are bounded,
+    so they do not extrapolate.
 
     further: the numbers of the layout's distances that `data.lags` adds to the last periods. Waves
-    do not see the values there: a few waves fill a space of more values worse, and the other values
-    do most for the forecast.
+    do not see the values at these distances, because a few waves fill a space of more values worse,
+    and the other values do most for the forecast.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class RandomFeatureForecaster(Model):
     def repeating(self, weights: Tensor) -> Tensor:
         """Return coefficients of forecasts that are weighted means of past values, [k, plain, H].
 
-        weights: [k, 1 + Q], those of the newest value and of the values at the Q distances. The
-        sum of each row is 1.
+        weights: [k, 1 + Q], for the newest value and for the values at the Q distances. The sum of
+        each row is 1.
         """
         layout = self._layout
         # Feature (distance, h) stands for the value at the distance before target h, and for no
@@ -154,14 +155,14 @@ PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
 # Where clients send no prototype, they get totals over S groups of clients, [S, …]. For each client
 # they also get the number of others in each group, [K, S], 0 for a group that is not its own.
 OTHERS = "others"
-# They then send A and B in this unit. Masked sums round to 2⁻²⁴, but the products of waves are
-# small and nearly dependent, and need more digits. Scaling by a power of two loses none.
+# They then send A and B in this unit. Masked sums are rounded to 2⁻²⁴, but the products of waves
+# are small and nearly dependent, and need more digits. Scaling by a power of two loses none.
 UNIT = 2.0**-16
 
 STRENGTHS = (0.5, 10.0, 50.0)  # s: weights of a prior relative to the client's own data
 
 # The weight of fits with priors for a young client, whose few days validate hardly anything. The
-# other clients have many times its history, which counts as at most this many times.
+# other clients' history is many times as long as its own, but gets no more than this weight.
 YOUNG_BORROWS = 5.0
 
 LEAVES_OUT = 1e6  # added to the penalty of a feature that a fit leaves out
@@ -248,8 +249,8 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def _parts(
         self, samples: CohortSamples, mask: Tensor, rows: slice, width: int = 0
     ) -> Iterator[Part]:
-        """Yield these clients' samples in parts, from the first that counts to the last, because
-        the features of a whole year are gigabytes.
+        """Yield these clients' samples, from the first that counts to the last. They come in parts,
+        because the features of a whole year are gigabytes.
 
         mask: [K, n, H]. width: the number of values that the caller computes from a sample, if
         larger than the number of features.
@@ -318,7 +319,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def _fit(
         self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]
     ) -> None:
-        """Fit the client in this row alone, as the candidates of all at once are gigabytes."""
+        """Fit the client in this row alone, because candidates for all at once are gigabytes."""
         means = Means(*(mean[row] for mean in context.means))
         periods = cohort.samples.batch_counts[row]
         is_young = cohort.samples.is_young[row]
@@ -385,7 +386,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         section, penalties = self.section, self.section.penalties
         finer, blocks = section.finer_penalties, penalties[1:]
         naive = self.model.repeating(self.task.naive_forecasts())  # last value, season, mean
-        # With a sample, the products of its calendar or 1 are not all 0.
+        # A sample's calendar, or its 1, has products other than 0.
         is_fitted = not priors or bool(means.gram.any())
         for targets in (naive[:1], naive[1:]) if is_fitted else ():
             unfitted = means.moment.new_zeros(len(targets), *means.moment.shape)

@@ -104,7 +104,7 @@ class KindredStrategy(PersonalStrategy):
     def _sums(self, facts: Mapping[ClientKey, ClientFacts]) -> dict[str, Total]:
         """Return the sums over all clients and over each group, or {} if no clients can have them.
 
-        Without masks, a group needs as many clients as it would need nodes with masks.
+        Without masks, a group needs as many clients as, with masks, it would need nodes.
         """
         if (total := self.received.total) is not None:
             of_node = groups_of_nodes(facts)
@@ -206,8 +206,8 @@ class KindredStrategy(PersonalStrategy):
         """Return all clients' priors for every temperature, [N, T, …].
 
         They are computed for all clients at once, because a product for each node would read all
-        means again, and by blocks of columns, because in float64 the means of thousands of clients
-        are gigabytes.
+        means again. They are computed by blocks of columns, because in float64 the means of
+        thousands of clients are gigabytes.
         """
         temperatures = self.section.temperatures
         weights = [kinship(divergence, t) if t < math.inf else None for t in temperatures]
@@ -302,12 +302,12 @@ class KindredStrategy(PersonalStrategy):
         """Return why this many clients cannot have these total means, or None."""
         scale = (UNIT if self.section.needs_totals else 1.0) / clients
         means = {name: scale * array for name, array in total.items()}
-        if not means[GRAM].any():  # with a sample, the products of its calendar or 1 are not 0
+        if not means[GRAM].any():  # a sample's calendar, or its 1, has products other than 0
             return "its means are of no sample"
         gram = symmetric(torch.from_numpy(means[GRAM]).double(), self.sizes.width)
         moment = torch.from_numpy(means[MOMENT]).double().T
-        # A column of B is a mean over the samples that have its target, and A over those that have
-        # any target. For each step ahead these are about as many.
+        # A column of B is a mean over the samples that have its target, and A is a mean over those
+        # that have any target. For each step ahead, the numbers of these samples are about equal.
         squares = LARGEST_MEAN_SQUARE * moment.shape[1]
         fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE, squares)
         return fault and f"its means cannot be those of its samples: {fault}"

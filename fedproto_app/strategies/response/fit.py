@@ -4,15 +4,16 @@ A client takes differences of values that are L steps apart, for L = one period 
 are days, also seven. They remove level, trend and daily profile, which would otherwise hide in θ:
     A = mean of Δφ Δφᵀ,  b = mean of Δφ Δy,  q = mean of (Δy)².
 
-Neighbouring hours have nearly the same weather, and so have neighbouring clients. So days count,
-not values: the sums of a client with d days are worth n = 3 d independent differences, and the mean
-of all clients' sums is worth 3 D, for the D days of an average client. The sums then tell how
-strong a penalty must be, and whether there is a response at all, through the marginal likelihood of
-a linear model with a normal prior of θ (MacKay, "Bayesian Interpolation", Neural Computation 1992):
+Neighbouring hours have nearly the same weather, and so have neighbouring clients. Therefore sums
+are weighed by days and not by values. The sums of a client with d days are worth n = 3 d
+independent differences, and the mean of all clients' sums is worth 3 D, for the D days of an
+average client. The sums then tell how strong a penalty must be, and whether there is a response at
+all, through the marginal likelihood of a linear model with a normal prior of θ (MacKay, "Bayesian
+Interpolation", Neural Computation 1992):
     θ(λ) = (A + λ I)⁻¹ b,   log L(λ) = −½ Σ_i log(1 + w_i/λ) − n/2 · log(1 − bᵀ θ(λ) / q),
 where w_i are the eigenvalues of A. Without a response, log L is 0. The posterior mean of θ is the
-mean over all penalties and no response, weighted by L. Before that, each column is scaled by the
-probability that it matters, which comes from the sums of all clients.
+mean, weighted by L, of θ(λ) over all penalties and of 0 for no response. Before that, each column
+is scaled by the probability that it matters, which comes from the sums of all clients.
 
 A client has four candidates: no response, its own response, everybody's response θ', and θ' plus
 the client's deviation δ from it. δ is the posterior mean for (A, b − A θ', q − 2 θ'ᵀb + θ'ᵀA θ').
@@ -42,13 +43,13 @@ from fedproto_app.strategies.response.features import (
 
 WEEK = 7  # periods
 FEWEST_PER_FEATURE = 3  # values that a client needs for each feature of the sums that it sends
-BINS = 24  # for the range ±3 of a standardised value, in which clients count their values
+BINS = 24  # bins of the range ±3 of a standardised value, in which clients count their values
 FEWEST_IN_BIN = 24  # values of all clients together that a bin needs to count as seen
 
 _PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])  # λ
 _INDEPENDENT = 3.0  # independent seasonal differences in a day
 _MOST_PRIOR = 5.0  # prior weight of everybody's response, for their longer history
-_MOST_DAYS = 10.0  # days of the train part that count at most, as all are of one season
+_MOST_DAYS = 10.0  # the most days of the train part that count, as all are of one season
 _ETA = 0.5  # how much a day of validation counts
 _TINY, _LARGEST_LOG = 1e-9, 500.0
 
@@ -261,8 +262,8 @@ def _errors(
     ranges: Sequence[tuple[Floats, Floats]],
     solutions: Floats,
 ) -> Floats:
-    """Return the mean squared seasonal difference, over the validation part, of the values less
-    each candidate's response, [C], or 0 if that part has no differences.
+    """Return, for each candidate, the mean squared seasonal difference over the validation part
+    after its response is subtracted, [C], or 0 if that part has no differences.
 
     solutions: [C, 2, D], for features cut to each of the two ranges.
     """

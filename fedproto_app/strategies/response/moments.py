@@ -24,9 +24,10 @@ _OTHER_UNIT = 100.0  # columns whose sizes differ by a larger factor are in diff
 class Moments(NamedTuple):
     """Sums over clients, for the columns and their trailing means [3, k].
 
-    mean: sum of each client's mean. square: of that mean's square. variance: of each client's
-    variance. clients: [k], the number that have a value of the column. numeric: [k], the number
-    that have a value other than 0 and 1. years: [1], the number that have a year of values.
+    mean: the sum of the clients' means. square: the sum of the squares of these means. variance:
+    the sum of the clients' variances. clients: [k], the number of clients that have a value of the
+    column. numeric: [k], the number that have a value other than 0 and 1. years: [1], the number
+    that have a year of values.
     """
 
     mean: Floats

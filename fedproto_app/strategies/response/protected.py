@@ -2,14 +2,14 @@
 
 With *private* columns everything that a client sends is in the row: A, b, q, and its number of days
 times the mean diagonal of A. Clipping the row scales all of it alike, which leaves the client's
-solution as it is, so a row is usually as long as the clip. The total gets its scale back: the mean
+solution as it is. So rows may be clipped, and usually are. The total gets its scale back: the mean
 diagonal of A is set to the usual value for standardised columns.
 
 With *public* columns, such as weather, A and the values that a client has seen need no noise. The
 row holds b and q, relative to their usual size, so that a clip of 1 shortens few rows.
 
-The server raises the eigenvalues of A to those that noise alone would have. Where the columns say
-little, this also damps the noise of b.
+The server raises the eigenvalues of A to at least those that noise alone would have. Where the
+columns say little, this also damps the noise of b.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def public_row(sums: Sums) -> Floats:
 def public_sums(total: Floats, gram: Floats, features: NDArray[np.bool_], deviation: float) -> Sums:
     """Return the totals of the clients' sums, without their days.
 
-    total: of the rows. gram: [D, D], of A. deviation: of the noise on each entry of a row.
+    total: the total of the rows. gram: the clients' A, [D, D]. deviation: the standard deviation of
+    the noise on each entry of a row.
     """
     row = total * _usual(len(gram))
     of_used = gram[np.ix_(features, features)]

@@ -83,7 +83,7 @@ class _StageLearner(ClosedFormLearner[Context, ForecastingTask]):
         return {}
 
     def begin(self, cohort: Cohort) -> None:
-        """Let all clients count alike, however many samples they have, because they send means."""
+        """Weigh all clients alike, however many samples they have, because they send means."""
         cohort.shares = ()
 
     def context(self, guidance: Guidance, cohort: Cohort) -> Context:
@@ -238,7 +238,7 @@ def sums_in(arrays: Mapping[str, AnyArray]) -> Sums | None:
 class _TotalStrategy(PersonalStrategy):
     """Asks all clients in its round and adds up what they send.
 
-    totals: those of this stage so far, by name.
+    totals: the totals of this stage so far, by name.
     """
 
     section: ResponseSettings

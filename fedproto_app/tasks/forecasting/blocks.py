@@ -5,8 +5,9 @@ clients. A block is a day, or a period if the source has no clock. Its length is
 no shorter than the horizon and the test part has at most `MOST_BLOCKS` blocks. One client's blocks
 are therefore unions of the blocks of another client with a shorter test part.
 
-A site may limit how much must stand behind anything that it sends (`data.least-periods`). Then a
-block is at least that long, and steps outside the test part's whole blocks belong to the nearest.
+A site may require that everything it sends rests on some number of periods (`data.least-periods`).
+Then a block is at least that long, and steps outside the test part's whole blocks belong to the
+nearest block.
 """
 
 from __future__ import annotations

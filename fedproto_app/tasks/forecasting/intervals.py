@@ -43,13 +43,14 @@ GAIN = 0.1  # gain of the tracking
 _LONGEST_DELAY = 24  # steps; with longer delays, a smaller gain keeps the widths from swinging
 _SMALLEST = 1e-6  # a width of 0 could not grow
 _SMALLEST_SHARE = 0.01  # least mean square of a step, of that of all: a few errors may be near 0
-_NARROWEST = 0.01  # least width, of the first width: a sensor that stood still may start again
+_NARROWEST = 0.01  # least share of the first width: a sensor that stood still may start again
 
 
 class Tracked(NamedTuple):
     """Half widths for L levels, K series, n forecasts in time order, H steps ahead.
 
-    at: [L, K, n, H] float32, for each forecast. after: [L, K, H], for one made after all of them.
+    at: [L, K, n, H] float32, for each forecast. after: [L, K, H], for a forecast made after all of
+    them.
     """
 
     at: NDArray[np.float32]
@@ -65,12 +66,12 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
     a step has log s_h² = (n log v_h + H log v) / (n + H): n forecasts that overlap hold about n / H
     separate observations of how errors grow with the step, and v counts as one more. Of the errors
     divided by s_h, let q be the quantile of the level and r the root mean square. The shape is
-    shrunk from q towards the normal distribution's z · r. This has the weight of m = level /
-    (100 - level) errors, the fewest that show such a quantile, against N independent errors
-    (`independent_errors`). The half width is s_h · (N · q + m · z · r) / (N + m) · t / z, where t
-    is the quantile of Student's distribution with N degrees of freedom. t / z makes up for a scale
-    that is estimated from N errors, exactly so for normal errors. A client without any present
-    error has the widths of normal errors with the deviation of its series, 1.
+    shrunk from q towards the normal distribution's z · r. The latter has the weight of m = level /
+    (100 - level) errors, which are the fewest that show such a quantile, against N independent
+    errors (`independent_errors`). The half width is s_h · (N · q + m · z · r) / (N + m) · t / z,
+    where t is the quantile of Student's distribution with N degrees of freedom. t / z makes up for
+    a scale that is estimated from N errors, exactly so for normal errors. A client without any
+    present error has the widths of normal errors with the deviation of its series, 1.
     """
     from scipy.special import ndtri, stdtrit  # slow to import, and training alone does without it
 
@@ -101,7 +102,7 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
 def independent_errors(errors: Floats, present: Bools) -> Floats:
     """Return how many independent errors [K] tell as much as these dependent ones [K, n, H].
 
-    Errors of the same target time count once, so there are T of them. Let errors at neighbouring
+    Errors of the same target time count once, which leaves T errors. Let errors at neighbouring
     times have correlation ρ, which falls off as in a first-order autoregression. Squared errors
     then correlate by ρ², and T of them tell as much about the spread as T · (1 - ρ²) / (1 + ρ²)
     independent ones. Even independent errors have a mean squared correlation of 1 / (T - 1), which

@@ -429,10 +429,10 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     ) -> dict[Metric, list[float]]:
         """Return each client's metrics for forecasts [K, n - first, H] of samples from `first` on.
 
-        MSE and MAE are on the standardised scale. RMSE and MAE are also in the data's units, with
-        the divisors of MASE and WAPE. The MAE is also split by the blocks of the test part. For a
-        horizon of several steps there is the MSE of each step, NaN for a step without any test
-        target. Half widths for later forecasts are added, which stay at the node (`stays`).
+        MSE and MAE are on the standardised scale. RMSE and MAE are also given in the data's units,
+        as are the divisors of MASE and WAPE. The MAE is also split by the blocks of the test part.
+        For a horizon of several steps there is the MSE of each step, NaN for a step without any
+        test target. Half widths for later forecasts, which stay at the node (`stays`), are added.
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]

@@ -33,7 +33,8 @@ def class_metric(quantity: str, label: int) -> Metric:
 def totals() -> dict[str, str]:
     """Map the name of each count, of right or of all images, to the name of the count of all.
 
-    It covers every stage and class that a server accepts, so that no code must take a name apart.
+    The map covers every stage and class that a server accepts, so that no code must take a name
+    apart.
     """
     makers = ((stage_metric, MOST_STAGES), (class_metric, MOST_CLASSES))
     return {

@@ -1,7 +1,7 @@
 """Tasks on labelled sequences of several dimensions and any length: classes, or a real number.
 
 The supervised methods train an encoder and a linear head together (`represent`, `predict`,
-`loss`). The methods that train their encoder first then fit heads to its vectors (`fit_head`,
+`loss`). The methods that train their encoder first fit heads to its vectors afterwards (`fit_head`,
 `head_loss`).
 """
 
