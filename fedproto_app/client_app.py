@@ -31,7 +31,7 @@ app = ClientApp()
 
 @app.query("alive")
 def alive(message: Message, context: Context) -> Message:
-    """Answer a probe at once. An order sent before it and not yet answered is lost."""
+    """Answer a probe at once. An order sent before the probe and not answered is lost."""
     return write_alive(reply_to=message)
 
 

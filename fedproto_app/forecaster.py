@@ -223,7 +223,7 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
     data, places = unpacked.settings.data, {"path": str(folder / _SERIES)}
     if data.covariates:
         table = folder / _COVARIATES / Path(data.covariates).name
-        # A table of several files is a folder, and they lie directly in the folder of the copy.
+        # A table of several files lies in _COVARIATES itself.
         places["covariates"] = str(table if table.exists() else table.parent)
     data = data.model_copy(update=places)
     unpacked.settings = unpacked.settings.model_copy(update={"data": data})

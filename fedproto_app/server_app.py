@@ -84,7 +84,7 @@ def conduct(
     persistence: Persistence | None = None,
     watching: Sequence[Listener] = (),
 ) -> None:
-    """Wait for the nodes, train, and write the results. Resume if the settings say so.
+    """Wait for the nodes, train, and write the results. Resume a checkpoint if this is set.
 
     watching: further listeners to each round.
     """

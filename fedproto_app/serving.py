@@ -13,7 +13,7 @@ A client's forecasts and intervals do not go below 0 if its train part and its n
 negative. They are written in the layout of the data, with as many decimals.
 
 There is no forecast for weekdays and times of day at which a client never has a value
-(`data.empty_times`). As in training, inputs of later forecasts repeat the value before it.
+(`data.empty_times`). As in training, inputs of later forecasts repeat the value before them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from fedproto_app.tasks.images.task import ClassificationTask
 
 _NEVER_ZERO = 1e-6  # added to products of norms
 _ROUNDING = 1e-3  # largest rounding error of sums in float32
-_NO_BIAS = 1e-9  # added to biases: p of an image whose gradient is practically 0
+_NO_BIAS = 1e-9  # added to biases, so that a gradient of 0 is not divided by 0
 
 
 def logits(classifier: Tensor, features: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def class_gradient(classifier: Tensor, features: Tensor, labels: Tensor, weights
 def gradient_distance(gradient: Tensor, target: Tensor) -> Tensor:
     """Return D, the sum of 1 − cosine over the rows of weights, with the biases as one more row.
 
-    gradient, target: […, C, d + 1]. Returns […]. A row of zeros counts as a right angle.
+    gradient, target: […, C, d + 1]. Returns […]. The cosine of a row of zeros is 0.
     """
     rows = _cosine(gradient[..., :-1], target[..., :-1])  # (…, C)
     return (1 - rows).sum(dim=-1) + 1 - _cosine(gradient[..., -1], target[..., -1])

@@ -29,9 +29,9 @@ from fedproto_compared.common.vertices import Vertices, reported_days
 # A graph convolutional network over the clients of a community, as one client forecasts with it.
 #
 # Xia, Jin and Chen (IEEE T-ITS 2023) train a GCN (Kipf and Welling, ICLR 2017). From the
-# community's normalised adjacency Â and its clients' windows X of one time, the GCN computes with
-# two layers     Y = Â ReLU(Â X W₁ + b₁) W₂ + b₂ With a ReLU on Y, as in some programs, no forecast
-# could be below a client's mean, so Y has no ReLU here.
+# community's normalised adjacency Â and its clients' windows X of one time, two layers compute
+#     Y = Â ReLU(Â X W₁ + b₁) W₂ + b₂
+# With a ReLU on Y, as in some programs, no forecast could be below a client's mean, so Y has none.
 
 
 class CommunityGcn(LinearHeadModel):

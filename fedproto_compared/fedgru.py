@@ -162,7 +162,7 @@ def constrained_kmeans(
 ) -> Labels:
     """Return the cluster of each point, numbered by first appearance: [n, k] → [n].
 
-    Of `STARTS` runs, it is the result of the one with the least sum of squared distances. Raise
+    The result is that of the run, among `STARTS`, with the least sum of squared distances. Raise
     ValueError if there are fewer points than clusters × smallest.
     """
     if len(points) < clusters * smallest:
@@ -315,7 +315,7 @@ def subsets(clusters: int) -> list[Tensor]:
 
 
 class FedGruStrategy(FedAvgStrategy):
-    """FedAvg for each cluster. State: that of the graph."""
+    """FedAvg for each cluster. State: the state of the graph."""
 
     section: FedGruSettings
 

@@ -255,8 +255,7 @@ class FedPclStrategy(FedAvgStrategy):
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
         """Return clients whose prototype is far longer than those of the round's other clients.
 
-        Such a prototype would decide the direction of the mean, and only directions matter to the
-        loss.
+        Such prototypes would decide the mean's direction, and only directions matter to the loss.
         """
         lengths = {
             reply.key: float(np.linalg.norm(reply.arrays[PROTOTYPES].astype(np.float64)))

@@ -63,8 +63,7 @@ def nearest(
     """Return the distances of the nearest remembered vectors, [K, B, m] float64, and their places.
 
     queries: [K, B, D]. memory: [K, M, D]. counts: [K], each client's filled places. The nearest
-    comes first. If a client has fewer than m vectors, the further distances are infinite. m =
-    min(most_neighbours, M).
+    comes first. Distances beyond a client's last vector are infinite. m = min(most_neighbours, M).
     """
     empty = torch.arange(memory.shape[1], device=memory.device) >= counts.unsqueeze(1)  # (K, M)
     remembered, nearest_of_chunks = memory.double(), []
@@ -80,8 +79,7 @@ def nearest(
 def kernel_weights(distances: Tensor, neighbours: Tensor) -> Tensor:
     """Return the weights of each client's k nearest vectors, summing to 1: [K, B, m].
 
-    neighbours: each client's k, [K]. Weights beyond k are 0, and so are all weights of an empty
-    memory.
+    neighbours: each client's k, [K]. Weights beyond k are 0, and so are all of an empty memory.
     """
     beyond = torch.arange(distances.shape[2], device=distances.device) >= neighbours.unsqueeze(1)
     weights = (-distances).masked_fill(beyond.unsqueeze(1), -torch.inf).softmax(dim=2)

@@ -58,7 +58,7 @@ class PFedMeSettings(Section):
 class InnerAndOuterSteps(CohortOptimizer):
     """Step θ with another optimiser. After every K steps, w moves by the share η·λ towards θ.
 
-    state: that of the other optimiser.
+    state: the state of the other optimiser.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ def audit(
 ) -> None:
     """Check that no line of an audit log was changed, removed or inserted.
 
-    Every line holds the hash of the line before it. Store the last hash that
-    this command prints on another machine. Given to a later check by --noted,
+    Every line holds the hash of the line before it. This command prints the
+    last hash. Store it on another machine. Given to a later check by --noted,
     it shows that nobody has rewritten the whole log since.
     Exit code: 0 unbroken, 2 broken. The error names the first wrong line.
 

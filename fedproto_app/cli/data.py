@@ -47,7 +47,7 @@ def _data() -> None:
 
 
 class _Check(TyperCommand):
-    """The check command. It lists the formats only for its help: they are slow to import."""
+    """The check command. It imports the formats, which is slow, only to list them in its help."""
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         from fedproto_app.data.format import all_formats, sources_of
@@ -187,7 +187,7 @@ def _table(
 ) -> tuple[dict[str, object], Reading | None]:
     """Return the settings of a run on the data, and how its path was recognised.
 
-    The second is None if no path is given, or if the settings name the source.
+    The reading is None if no path is given, or if the settings name the source.
     """
     from fedproto_app.data.recognition import reading_of  # the readers are slow to import
 
@@ -305,7 +305,8 @@ def offered_line(
     if not _is_accepted(together) and _is_accepted(together | last):  # images in stages
         run |= last
     run |= {key: value for key, value in table.items() if in_file.get(key) != value}
-    already_set = {*table, "rounds"} if "method" in table else table  # rounds: of the first method
+    # The proposed rounds suit only the first method.
+    already_set = {*table, "rounds"} if "method" in table else table
     run |= {key: value for key, value in checked.proposed.items() if key not in already_set}
     for key, value in from_options.items():
         run.pop(key, None)
@@ -316,7 +317,7 @@ def offered_line(
 
 
 def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
-    """Return the task for the data's targets, where they can be classes or real numbers."""
+    """Return the task that fits the data's targets, which may be classes or real numbers."""
     if not record.targets:
         return record
     from fedproto_app.data.sequences.sources import load_sequences

@@ -135,9 +135,9 @@ def forecast(
     for each client, such as north-lo-80. With --layout long, or if the data
     are no table, the columns are unique_id, ds and y_hat. If the data have no
     times, ds counts steps: the first row of a file is step 0. A table of the
-    clients goes to stderr. A client is listed there and left out if it has
-    no model or too few values, or if its values end before those of the
-    training. If --client names such a client, this is an error.
+    clients goes to stderr. A client is listed there but gets no forecast if
+    it has no model or too few values, or if its values end before those of
+    the training run. If --client names such a client, this is an error.
     Exit code: 0 written, 2 nothing written.
 
     [bold]Examples[/bold]
@@ -228,7 +228,7 @@ def _states(run: Path | None, state: Path | None) -> list[NodeState]:
 def _reading(
     trained: DataSettings, data: Path | None, source: str, site: Path | None
 ) -> DataSettings:
-    """Return settings that read the series up to now: from `data`, else as the site or run does."""
+    """Return settings that read the series up to now from `data`, else as the site or run does."""
     from fedproto_app.data.format import Reading, fields_of_some_sources, sources_of
     from fedproto_app.node.site import site_file
     from fedproto_app.settings import DataSettings
@@ -294,7 +294,7 @@ def _write(option: str, out: Path, content: bytes) -> None:
 
 
 def _summary(forecasts: list[ClientForecast]) -> Table:
-    """Return a table of clients: the last value, how many are missing since, the next forecast."""
+    """Return a table of clients: last value, number of missing values since, next forecast."""
     table = Table(box=None, header_style="bold")
     table.add_column("client")
     for title in ("last value", "missing since", "next value", "at", "steps"):

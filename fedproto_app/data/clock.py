@@ -29,7 +29,7 @@ Times = NDArray[np.datetime64]
 Matrix = NDArray[np.float64]
 
 SECONDS_OF_MONTH = 365.2425 * 86_400 / 12  # on average
-# A time without any row counts as always empty if chance alone makes that less probable than this.
+# A time never has rows if the probability that they are missing by chance is smaller than this.
 LARGEST_CHANCE = 1e-6
 WEEKDAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
 _EVERY_DAY, _BUSINESS_DAYS = "1111111", "1111100"  # from Monday on, as numpy writes weeks
@@ -39,7 +39,7 @@ _MONDAY = np.datetime64("1970-01-05", "D")
 _SHORTEST_MONTH = 28 * DAY
 _FEWEST_MONTHS, _FEWEST_WEEKS = 3, 3  # needed to recognise a step of the calendar
 _UNITS = {1: "month", 3: "quarter", 12: "year"}  # keys: numbers of months
-# For each mean length in seconds, the unit of a step of the calendar. Days lack some weekdays.
+# The units of the calendar's steps, by mean length in seconds. Days lack some weekdays.
 CALENDAR_UNITS = {
     **{months * SECONDS_OF_MONTH: unit for months, unit in _UNITS.items()},
     **{7 * 86_400 / days: "day" for days in range(2, 7)},
@@ -74,12 +74,13 @@ class Clock:
     """Gives positions their times. Steps have one length, or are steps of the calendar.
 
     step: the length of a step. For steps of the calendar, a number of months or a day. offset: how
-    long after the beginning of its step a time lies. If it is below 0, how long before the end of
-    the step's first month. utc: True if the source's times had an offset from UTC and were
-    converted to UTC. month: for steps of several months, how many months after January 1970 the
-    step at position 0 begins. week: which weekdays have steps, from Monday on. The time of a step
-    of months moves to the next such day, or if the offset is below 0, to the last one before. form:
-    how the source writes times: Y, Q or M as pandas names these periods, or "".
+    long after the beginning of its step a time lies. If the offset is below 0, the time lies that
+    long before the end of the step's first month. utc: True if the source's times had an offset
+    from UTC and were converted to UTC. month: for steps of several months, how many months after
+    January 1970 the step at position 0 begins. week: which weekdays have steps, from Monday on. If
+    the time of a step of months is on another day, it moves to the next of these, or to the last
+    one before if the offset is below 0. form: how the source writes times: Y, Q or M as pandas
+    names these periods, or "".
     """
 
     step: np.timedelta64
@@ -170,7 +171,7 @@ class Clock:
 
     @property
     def cycle(self) -> int:
-        """The number of steps in a day, for daily steps in a week, for months in a year, else 0."""
+        """The number of steps in a day, in a week if they are days, in a year if months, else 0."""
         if self.months:
             return 0 if 12 % self.months or self.months == 12 else 12 // self.months
         of_day = self.steps_in(DAY)
@@ -186,7 +187,7 @@ class Clock:
         return max(1, int(52 / weeks))
 
     def positions(self, times: Times) -> NDArray[np.int64]:
-        """Return the positions of the steps in which, or after which, times [n] lie."""
+        """Return the positions of the steps in which times [n] lie, or of the last steps before."""
         if self.months:
             return (times.astype("datetime64[M]").astype(np.int64) - self.month) // self.months
         if self.week == _EVERY_DAY:
@@ -295,7 +296,7 @@ def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> C
     """Return the common clock of several clients' increasing times, or None if they show no step.
 
     If all times lie on one day of a month, counted from its start or its end, the steps are months.
-    If all are days but certain weekdays never occur, the steps are the other weekdays. Otherwise
+    If all times are days but some weekdays never occur, the steps are the other weekdays. Otherwise
     the step is the most common distance. may_lack_rows: whether most rows may be missing. If so,
     the step is the largest that divides all distances, and days without rows still count as days.
     """
@@ -347,9 +348,9 @@ def _monthly(times: Times, clock: Clock) -> Clock | None:
 def _of_weekdays(all_times: Sequence[Times], clock: Clock, may_lack_rows: bool) -> Clock | None:
     """Return the clock if the times are days but certain weekdays never occur, else None.
 
-    The times must span at least `_FEWEST_WEEKS` weeks. If rows on these weekdays were missing only
-    as often as on the others, all of them would be missing with less probability than
-    `LARGEST_CHANCE`.
+    The times must span at least `_FEWEST_WEEKS` weeks. Chance must not explain the missing
+    weekdays: if their rows were missing only as often as those of the other weekdays, the
+    probability that all are missing must be below `LARGEST_CHANCE`.
     """
     if may_lack_rows or any(((times - times[0]) % DAY).any() for times in all_times):
         return None
@@ -438,9 +439,9 @@ def _text(time: np.datetime64 | np.timedelta64) -> str:
 class Stamps:
     """Times [T], as read from a column.
 
-    utc: whether they were converted to UTC. is_count: whether they are numbers of steps instead of
-    times. Each step is then stored as one second. notes: what a person should know of how they were
-    read. form: as in `Clock`.
+    utc: whether they were converted to UTC. is_count: whether they are numbers of steps, not times.
+    Each step is then stored as one second. notes: what a person should know of how the times
+    were read. form: as in `Clock`.
     """
 
     times: Times

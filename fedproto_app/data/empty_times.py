@@ -23,10 +23,10 @@ Positions = NDArray[np.int64]
 def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> NDArray[np.bool_]:
     """Return for each of these positions [n] whether the client never has a value at such a time.
 
-    This is so if the series has no value at the same time on any day, or in any week. The time must
+    This is so if the series never has a value at this time of day, or of the week. The time must
     have occurred at least `FEWEST_TIMES` times, and so often that chance does not explain the
-    missing values. For steps of months, positions with the same place in the year are compared. In
-    a series without a clock, those with the same place in one period or in seven. period: in steps.
+    missing values. For steps of months, the place in the year is compared instead. Without a clock,
+    the places in one period and in seven periods are compared. period: in steps.
     """
     present = np.isfinite(series.values)
     empty = np.zeros(len(positions), dtype=bool)
@@ -93,7 +93,7 @@ def _cycles(series: ClientSeries, positions: Positions, period: int) -> tuple[Po
 
 
 def _week(series: ClientSeries, period: int) -> int:
-    """Return the steps in a week. For months it is a year, and without a clock seven periods."""
+    """Return the number of steps in a week, in a year for months, without a clock in 7 periods."""
     if series.clock is None:
         return 7 * period
     weekly = round(_WEEK / 1e6 / series.clock.step_seconds)

@@ -20,7 +20,7 @@ from fedproto_app.core.errors import DataError, did_you_mean
 
 # Only a share of the memory, as a run holds its values several times: as series, windows, scaled.
 LARGEST_SHARE = 0.25
-# Files with a container's limit, in cgroups of version 2 and 1: a number of bytes, or "max".
+# Files that state a container's limit, in cgroups of version 2 and 1: bytes, or "max".
 _CONTAINER_LIMITS = (
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",

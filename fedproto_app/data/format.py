@@ -1,8 +1,8 @@
 """The values of ``data.source``, and how the format of a path is recognised.
 
 A format is a module in ``data/formats/`` with a record ``FORMAT``. This record holds everything
-that the app knows of the format, which is listed nowhere else. Besides, ``package.module:NAME``
-names a function or a `Source` in a module of the user's.
+that the app knows of the format, which is listed nowhere else. A value ``package.module:NAME``
+names a function or a `Source` in a user's module.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Source:
     """A value of ``data.source``.
 
     name: the value. holds: the kind of data, as in the table of tasks. load: returns the clients or
-    the pool that the settings choose. path: what ``data.path`` must be. keys: of the fields of
-    `DataSettings` that only some sources use, those that this source uses. hints: what to set
-    instead of a field that it does not use. form: the form of its tables, or "".
+    the pool that the settings choose. path: what ``data.path`` must be. keys: the fields of
+    `DataSettings` that this source uses but some others do not. hints: what to set instead of a
+    field that this source does not use. form: the form of its tables, or "".
     """
 
     name: str
@@ -117,7 +117,7 @@ class Reading:
     """The settings that read a path: the source, and other settings by their keys.
 
     notes: remarks for a person, one per line. left_out: one line for each column that is not read,
-    with the reason. is_guess: True if the file's content gave no evidence. target: the column of a
+    with the reason. is_guess: True if nothing in the file shows its format. target: the column of a
     table that is forecast, "" if every column is a client. beside: further columns of a long table,
     which the person may know in advance.
     """
@@ -139,7 +139,7 @@ class Reading:
     def fields(self) -> dict[str, object]:
         """All settings, validated, by the names of their fields in `DataSettings`.
 
-        Raises `DataError` if a setting cannot name the columns, for example if two have one name.
+        Raises `DataError` if a setting cannot name the columns, such as two of the same name.
         """
         values = {key.removeprefix("data."): value for key, value in self.all_settings.items()}
         try:

@@ -96,7 +96,7 @@ def series_of_frame(
 def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> KnownTable:
     """Return a frame of columns known in advance as a table with a row for each client and time.
 
-    A frame without the column of clients applies to all of them. Other columns are ignored.
+    A frame without a column of clients applies to all clients. Other columns are ignored.
     """
 
     def read(settings: DataSettings, clock: Clock | None) -> Iterator[ClientSeries]:
@@ -121,9 +121,9 @@ class Form:
     """A frame with its index as columns, and how it writes ids and times.
 
     flat: the frame with numbered columns and rows. names: the names of its columns, as texts.
-    labels: the same names as in the frame. is_long: whether it has a row for each client and time.
+    labels: the names in the frame itself. is_long: whether it has a row for each client and time.
     ids: the place of a long frame's column of clients, None if it is missing. zone: the time zone
-    of its times, or None. unit: what they count, such as year. times: the type of the column of
+    of its times, or None. unit: what times count, such as year. times: the type of the column of
     times, or None.
     """
 

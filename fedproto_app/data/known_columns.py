@@ -29,8 +29,8 @@ from fedproto_app.settings.choice import KnownColumn, text_of
 HOLIDAY_COLUMNS = ("holiday", "holiday-before", "holiday-after")
 YEAR_COLUMNS = ("year-cos-1", "year-sin-1", "year-cos-2", "year-sin-2")
 _MOST_MISSING = 0.2  # largest missing share of the rows up to a client's last value
-_OTHER_UNIT = 100  # a column this many times as large as at the median client has another unit
-_MOST_MOVED = 168  # steps up to which it is checked whether a column is the shifted target
+_OTHER_UNIT = 100  # a column this many times as large as the median client's has another unit
+_MOST_MOVED = 168  # most steps by which a column may be the shifted target
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def with_known_columns(
 def as_trained(settings: DataSettings, columns: Sequence[str]) -> DataSettings:
     """Return settings that read the columns that a model was trained with, in the same order.
 
-    A column of texts becomes one column for each text seen in training. Any other text is 0 in all
-    of these.
+    A column of texts becomes one column for each text seen in training. For any other text, all
+    of these are 0.
     """
     listed = {column.name for column in settings.known_columns}
     texts: dict[str, list[str]] = {}
@@ -318,7 +318,7 @@ def _require_common_times(client: ClientSeries, table: ClientSeries, name: str) 
 
 
 def _clock_text(series: ClientSeries) -> str:
-    """Return in words the kind of a series' times. It is the same if times can be compared."""
+    """Return in words the kind of a series' times. Only times of the same kind can be compared."""
     clock = series.clock
     if clock is None:
         return "counted steps"
@@ -466,8 +466,8 @@ def with_calendar(
 ) -> ClientSeries:
     """Return the series with new columns that are functions of time, in place of any old ones.
 
-    steps: for how many steps after the last value they go, unless other columns go further. Raises
-    `DataError` if the times have no dates.
+    steps: how many steps after the last value the new columns reach, unless others reach further.
+    Raises `DataError` if the times have no dates.
     """
     names = calendar_names(settings)
     if not names:
@@ -511,7 +511,7 @@ def calendar_columns(clock: Clock, positions: NDArray[np.int64], settings: DataS
 
 
 def _holidays(clock: Clock, moments: NDArray[np.datetime64], settings: DataSettings) -> Matrix:
-    """Return three columns [n, 3]: is a time's local day a holiday, the day before one, or after?
+    """Return three columns [n, 3]: is a time's local day a holiday, the day before or after one?
 
     Times in UTC are assigned to days of ``data.time-zone`` if it is set, else to days in UTC.
     """

@@ -1,8 +1,8 @@
 """Divide samples class by class: among clients, and between train and held-out parts.
 
 A row is a client, or a client at a stage. All rows get the same number of samples, and no sample
-goes to two rows. Each row has a wished mix of classes. The mix that it gets is the closest one, by
-maximum entropy, that the samples of each class allow for all rows together.
+goes to two rows. Each row has a wished mix of classes. It gets the closest mix, by maximum
+entropy, that the samples of each class allow for all rows together.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Counts = NDArray[np.int64]
 Places = NDArray[np.int64]  # places in the pool, or in one split of it
 
-_SWEEPS = 300  # or until nothing changes: a looser rule could stop at another point elsewhere
+_SWEEPS = 300  # or until nothing changes: machines would stop a looser rule at different sweeps
 _DECIMALS = 6  # rounded, so that the last bit of a machine's sums does not matter
 LEAST_WEIGHT = 1e-9  # Dirichlet shares can be so small that they are 0
 
@@ -55,7 +55,7 @@ def spread(weights: NDArray[np.float64], least: Counts, samples: int, counts: Co
     weights: [R, C], the mix that each row would have if there were enough samples of every class,
     0 where it gets none of the class. least: [R, C], the fewest samples, 0 where the weight is 0.
     counts: [C], the samples of each class. The caller makes sure that such whole numbers exist
-    (`images.partition.equal_share`). The result is closest to the mix of maximum entropy.
+    (`images.partition.equal_share`). The result is that of `maximum_entropy`, rounded.
     """
     extra = maximum_entropy(weights, least, samples, counts) - least
     row_sums, room = samples - least.sum(axis=1), counts - least.sum(axis=0)

@@ -76,7 +76,7 @@ class Archive:
     def require_names(self, required: Sequence[str], optional: Sequence[str]) -> None:
         """Raise `DataError` if an array is missing or unexpected.
 
-        Optional arrays must be there for both splits or for none: not client_train alone.
+        Optional arrays must be there for both splits or for neither, so not client_train alone.
         """
         if missing := set(required) - set(self.names):
             names = ", ".join(self.names)

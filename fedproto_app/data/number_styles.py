@@ -104,9 +104,10 @@ def _have_type(column: Series) -> NDArray[np.bool_]:
 class Evidence:
     """What the cells of a table show about their decimal sign.
 
-    cells: the first cell of each kind, with the name of its row in messages. The kinds are: can be
-    read only with a decimal "point", only with a decimal "comma", or "both" ways with different
-    results, and has a comma between "thousands" if the point is the decimal sign.
+    cells: the first cell of each kind, with the name of its row in messages. Cells of the kinds
+    "point" and "comma" can be read only with that decimal sign, cells of the kind "both" with
+    either, but not as the same number. Cells of the kind "thousands" have commas between thousands
+    if the decimal sign is the point.
     """
 
     cells: dict[str, tuple[str, str]] = field(default_factory=dict)

@@ -67,7 +67,7 @@ class Scale:
         return sizes * self.std
 
     def floor(self, values: Vector) -> float:
-        """Return the least possible value of what follows these values [n], in the same units.
+        """Return the least possible value after these values [n], in the same units.
 
         It is 0 if neither the train part nor these values are ever negative, else -inf.
         """

@@ -73,7 +73,7 @@ class ClientSeries:
 
     @property
     def future(self) -> Matrix:
-        """The known columns after the last value, [F, k]. They end before an incomplete row."""
+        """The known columns after the last value, [F, k], up to the first incomplete row."""
         rows = self.known[len(self.values) :]
         lacks = np.isnan(rows).any(axis=1)
         return rows[: int(lacks.argmax()) if lacks.any() else None]
@@ -171,7 +171,7 @@ def _on_days_of(clock: Clock, rows: TimedRows) -> TimedRows:
 
 
 def _require_step(times: Times, clock: Clock | None, where: object) -> None:
-    """Raise `DataError` if a client has another step. Otherwise its rows would look irregular."""
+    """Raise `DataError` if a client's step differs. Else its rows would be called irregular."""
     step = sampling_step(times)
     if step is None or clock is None or clock.is_of_calendar:
         return

@@ -14,7 +14,7 @@ from fedproto_app.data.shape import DataShape
 class ClientData(Protocol):
     """One client's data at its node.
 
-    train_samples: their number over all stages. group: the client's group if known, else "".
+    train_samples: how many there are in all stages. group: the client's group if known, else "".
     missing_share: the share of missing values. class_counts: numbers of train samples, with a row
     per stage and a column per class, or () without classes. note: a remark for a person, or "".
     """
@@ -37,8 +37,8 @@ class ClientData(Protocol):
 class Shard:
     """The clients of a node, by name.
 
-    refused: for each client that cannot take part, the reason. derived: clients with other samples
-    that a first phase of a run makes from these. The key is a digest of the data it received.
+    refused: why clients cannot take part, by name. derived: the clients, with other samples, that a
+    first phase of a run makes from these. The key is a digest of the data that the phase received.
     """
 
     clients: Mapping[str, ClientData]

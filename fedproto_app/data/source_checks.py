@@ -1,4 +1,4 @@
-"""Check the settings that choose a source, its clients and its columns. Check what it returns."""
+"""Check the settings that choose a source, its clients and columns, and what the source returns."""
 
 from __future__ import annotations
 

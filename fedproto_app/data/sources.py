@@ -57,7 +57,7 @@ def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
     """Return the series from their first value to the end of the source, where forecasts begin.
 
     A source ends with its last row, but a long table ends with the newest value of any client. The
-    rows after it are to be forecast. They may hold only the weather of the next days.
+    later rows are steps to be forecast. They may hold only the weather of the next days.
     """
     histories = [from_first_value(client) for client in clients]
     if not all(client.table and client.table.clients for client in histories):
@@ -67,7 +67,7 @@ def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
 
 
 def columns_beside(settings: DataSettings, names: Sequence[str]) -> list[Beside]:
-    """Return for each of these columns whether it could be known in advance, or why not."""
+    """Return for each of these columns whether it could be known in advance, and why not."""
     if not names:
         return []
     try:
@@ -212,7 +212,7 @@ def _up_to_window(series: ClientSeries, settings: DataSettings) -> ClientSeries:
 
 
 def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
-    """Return the series cut after `steps` steps of the source's clock, or whole if it is 0."""
+    """Return the series cut after `steps` steps of the source's clock, or whole if that is 0."""
     starts = [series.start for series in clients if series.values.size]
     if steps == 0 or not starts:
         return clients

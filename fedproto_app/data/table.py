@@ -62,7 +62,7 @@ _MOST_FAULTS = 1000  # with more cells that are no numbers, the file is refused
 
 _COMMENTS = ("#", "%", "//")
 _MOST_BELOW_NAMES = 3  # lines, such as units, that may stand between names and values
-_FAR_LARGER = 10  # a number in the first line is a name if it is this many times all below
+_FAR_LARGER = 10  # times as large as all numbers below: then a number in the first line is a name
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
 _NO_READING = {"unavailable", "unknown", "missing", "offline", "n.d.", "k.a.", "nodata", "no data"}
 _TOTALS = {
@@ -580,7 +580,7 @@ def is_total(cell: str) -> bool:
 def _of_values(table: Table) -> Table:
     """Return the table without a last row of totals, and without rows that repeat its names.
 
-    Such rows remain where files were joined.
+    Names are repeated where files were joined.
     """
     place, notes = table.columns.times, list(table.notes)
     if place is None or table.texts[place].dtype != "category":

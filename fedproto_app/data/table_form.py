@@ -59,7 +59,8 @@ _OF_TIME_OR_PLACE = (
     | {"monat", "tag", "quartal", "woche", "wochentag", "feiertag"}
     | {"lat", "lon", "lng", "long", "latitude", "longitude", "altitude", "elevation"}
 )
-_NOT_CLIENTS = {*_OF_TIME_OR_PLACE, "label", "class", "id", "index", "no", "row", "nr"}  # rarely
+# Names of columns that hardly ever are clients.
+_NOT_CLIENTS = {*_OF_TIME_OR_PLACE, "label", "class", "id", "index", "no", "row", "nr"}
 _LABELS = {"label", "labels", "class", "target", "y", "species", "outcome", "diagnosis"}
 _FEWEST_RISING = 4  # rows needed to see that a column rises by one step
 _FEWEST_NUMBERED = 12  # columns called hh_0, hh_1, … that suffice to look like parts of a day
@@ -301,7 +302,7 @@ class _Decision:
         """Return the column of clients' names, or None if there is none.
 
         It has a usual name, or it holds texts or whole numbers that repeat while times repeat too.
-        The first rows may all belong to one client. Its name must then be a text.
+        The first rows may all belong to one client. Then only a column of texts is taken.
         """
         if (column_set := self._chosen("data.client-column")) is not None:
             return column_set

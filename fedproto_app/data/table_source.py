@@ -57,7 +57,7 @@ _MOST_COMPARED = 20  # columns that are compared to find what tells two rows apa
 class TableFormat:
     """How files of a format hold tables.
 
-    name: the name, such as csv, from which follow the sources wide-csv, long-csv and csv-folder.
+    name: such as csv, which gives the sources the names wide-csv, long-csv and csv-folder.
     suffix: the suffix of its files. endings: the endings as messages list them. open: opens a file.
     keys: further fields of `DataSettings` that it uses. has_parts: whether a folder of long tables
     is read as one table in parts even if nobody names its column of clients. hint: what else a file
@@ -117,8 +117,8 @@ def load_covariates(
     """Yield the columns of a table that has no values, only columns known in advance.
 
     settings: their path is that of the table. clock: the clock of the series to which the columns
-    belong. A table with only one row for each client gets it too. Yields a series for each client,
-    in which all values are missing. If there is no column of clients, its name is "".
+    belong. A table with only one row for each client gets this clock. Yields a series for each
+    client, in which all values are missing. Without a column of clients, yields one named "".
     """
     select = partial(_covariate_columns, settings=settings)
     yield from _of_rows(settings, tables, _paths(settings, tables), select, clock or _COUNT)
@@ -245,7 +245,7 @@ def _with_cause(
     tables: TableFormat,
     settings: DataSettings,
 ) -> DataError:
-    """Return the error, and say what tells the two rows apart: the name's spelling, or a column.
+    """Return the error with what tells the two rows apart: the client's spelling, or a column.
 
     This must read the other columns, so it is done only after an error.
     """
@@ -541,7 +541,7 @@ def _rows_of(tables: Sequence[Table], *, with_files: bool = True) -> Callable[[i
 
 
 def _place_in(tables: Sequence[Table]) -> Callable[[int], tuple[int, int]]:
-    """Return a function that finds the table's number and the place in it of a joined row."""
+    """Return a function that finds a joined row: its table's number, and its place in the table."""
     ends = np.cumsum([len(table.values) for table in tables])
 
     def place_in(joined_place: int) -> tuple[int, int]:

@@ -3,9 +3,9 @@
 See docs/your-data.md, "From series to samples". The look-back L is the largest distance of the
 close and the periodic values, and H is the horizon. Sample k forecasts ``values[L + k]`` …
 ``values[L + k + H - 1]`` from the c values before the first target and from the values at fixed
-distances before each target. If a target is further ahead than a distance, it takes a value whole
-periods earlier, the newest one available. A further lag may reach before the series (`_reached`),
-so it neither shortens a series nor moves the borders of its parts.
+distances before each target. If a target is further ahead than a distance, the newest
+available value whole periods earlier is taken. A lag beyond L may reach before the series
+(`_reached`), so it neither shortens a series nor moves the borders of its parts.
 
 A client with a shorter series is *young*: every value but its first may be a target, and all its
 inputs may reach before the series. It takes part with what it has. If it has no train target, it
@@ -161,7 +161,7 @@ def lookback(settings: DataSettings) -> int:
 
 
 def reach(settings: DataSettings) -> int:
-    """Return how far before a target its inputs reach, if there are values."""
+    """Return how far before a target its inputs reach in a series that is long enough."""
     return max(settings.close_window, *settings.distances)
 
 
@@ -189,8 +189,8 @@ def _offsets(distance: int, settings: DataSettings) -> NDArray[np.int64]:
     """Return the positions [H] of the values this far before the targets, relative to the first.
 
     Within a period they are ``0 - distance``, ``1 - distance``, …. For targets further ahead than a
-    period, the periodic values of the first period are repeated. Values at a further lag are taken
-    from whole periods earlier if they would otherwise lie after the first target.
+    period, the periodic values of the first period are repeated. Values at other lags are taken
+    from whole periods earlier if they would otherwise lie at or after the first target.
     """
     ahead: NDArray[np.int64] = np.arange(settings.horizon)
     if distance in settings.periodic_distances:
@@ -325,7 +325,7 @@ class Cut:
     """How a client's series is to be cut into samples.
 
     series: the client's series. If the client is young, missing values are put before the series,
-    so that its train samples fill whole periods. begin: the place of its first value, 0 if it is
+    so that its train samples fill whole periods. begin: the place of the first value, 0 if it is
     not young. train, validation: how many of the N values after the look-back these parts have.
     first, end: the range of train samples in batches. block: as in `ClientWindows`. is_whole:
     whether batches are whole blocks.
@@ -420,8 +420,8 @@ def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
     """Return how this series is to be cut.
 
     A client is not young if it can be trained, validated and tested without reaching before its
-    series. There is an exception: it is young if only so its train part holds a whole block. A
-    backtest has no young clients, because they would differ between its windows.
+    series. But if whole blocks are required and its train part holds none, it is young if its train
+    part then holds one. A backtest has no young clients: they would differ between its windows.
     """
     train, validation, test = parts_of(series, settings)
     if settings.test_start:
@@ -468,7 +468,7 @@ def _young(series: ClientSeries, settings: DataSettings) -> Cut:
 def _with_batches(
     series: ClientSeries, settings: DataSettings, begin: int, train: int, validation: int
 ) -> Cut:
-    """Return the cut with its train samples: the newest whole blocks, else whole periods.
+    """Return the cut whose train samples are the newest whole blocks, or else whole periods.
 
     A block counts if at least half of its values are present.
     """
@@ -520,10 +520,10 @@ def block_of(series: ClientSeries, settings: DataSettings) -> int:
 
     With `least_periods`, a client trains on whole blocks: the first targets of its train samples
     fill blocks that begin at multiples of their length on the source's clock. So if different runs
-    ask for sums over a client's samples, the sums differ by whole blocks. A period here is a day,
-    for daily values a week, and otherwise 24 steps. It is not `data.period`, which the run chooses.
-    Few series have seven years. So if steps are a week or longer, a block is the fewest whole years
-    with `least_periods` steps.
+    ask for sums over a client's samples, the sums differ by whole blocks. Here a period is a
+    day, for daily values a week, or 24 steps if the clock has neither. It is not `data.period`,
+    which the run chooses. If steps are a week or longer, a block is the fewest whole years with
+    `least_periods` steps, because few series have seven years.
     """
     if year := 0 if series.clock is None else series.clock.year:
         return -(-settings.least_periods // year) * year
@@ -536,8 +536,8 @@ def make_windows(
 ) -> ClientWindows:
     """Cut, split and standardise one client's series. Raises `DataError` if it is refused.
 
-    response: is subtracted from the standardised values. Their scale stays that of the original
-    series.
+    response: the effect that is subtracted from the standardised values. Their scale stays that of
+    the original series.
     """
     if reason := why_refused(series, settings):
         raise DataError(f"client {series.name!r} refused: {reason}")

@@ -2,7 +2,7 @@
 
 A request is one letter and its content:
 
-    S   start: the run's settings, the worker's nodes, the memory for each, as JSON
+    S   start: the run's settings, the number of nodes, the memory for each, as JSON
     O   order: which node, which part of how many, then a Flower message
     F   flush: write all state that waits in memory
 
@@ -43,7 +43,7 @@ class OrderFrame(NamedTuple):
 def start_frame(run_config: Mapping[str, object], nodes: int, memory: int) -> bytes:
     """Return the request that starts a worker.
 
-    nodes: their number in the whole simulation. memory: bytes for each node's state, or 0.
+    nodes: the number of nodes in the whole simulation. memory: bytes for each node's state, or 0.
     """
     return START + json.dumps({"config": run_config, "nodes": nodes, "memory": memory}).encode()
 
@@ -59,7 +59,7 @@ def read_order_frame(content: bytes) -> OrderFrame:
 
 
 def part_bytes(replies: Sequence[Reply]) -> bytes:
-    """Return a process's replies as npz bytes: their arrays, and a JSON text of all else."""
+    """Return a process's replies as npz bytes: their arrays, and all else as JSON."""
     arrays: dict[str, AnyArray] = {}
     tables = []
     for number, reply in enumerate(replies):

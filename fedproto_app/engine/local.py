@@ -29,7 +29,7 @@ AT_ONCE: Mapping[str, object] = {"nodes.start-deadline": 5.0, "nodes.round-deadl
 
 
 def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[UserConfig]:
-    """Return the configs of `count` nodes, over which a source's clients are divided."""
+    """Return the configs of `count` nodes that divide a source's clients among them."""
     return [
         {
             "partition-id": index,
@@ -45,7 +45,7 @@ def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[UserC
 
 
 class LocalGrid(EngineGrid):
-    """A grid of nodes. Each config is what a node would get by `--node-config`."""
+    """A grid of nodes. Their configs are what they would get by `--node-config`."""
 
     def __init__(self, settings: Settings, node_configs: Sequence[UserConfig]) -> None:
         take_identity()

@@ -16,7 +16,7 @@ from fedproto_app.core.errors import FederationError
 from fedproto_app.engine import frames, starter
 
 MOST_WORKERS = starter.MOST_FILES - 1
-_GRACE = 10.0  # seconds that a worker has to end
+_GRACE = 10.0  # seconds in which a worker may end by itself
 
 
 class WorkerPool:
@@ -57,7 +57,7 @@ class WorkerPool:
     def flush(self) -> None:
         """Let all workers write their state, and wait for them.
 
-        Raises `FederationError` if one cannot.
+        Raises `FederationError` if a worker cannot write.
         """
         for future in [self.ask(number, frames.FLUSH) for number in range(self.count)]:
             answer = future.result()
@@ -65,7 +65,7 @@ class WorkerPool:
                 raise FederationError(f"a worker process {answer[1:].decode()}")
 
     def ask(self, worker: int, request: bytes) -> Future[bytes]:
-        """Send a request, and return a future for its answer. A worker answers one at a time."""
+        """Send a request, return a future for its answer. A worker does one request at a time."""
         return self._threads[worker].submit(self._exchange, worker, request)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ from fedproto_app.settings import Settings, flat_settings
 Show = Callable[[Mapping[str, object]], None]
 
 CHECKPOINT_EVERY = 5.0  # seconds of work that a killed run may have to repeat
-_RARITY = 4  # the next checkpoint waits at least 4 times as long as writing the state took
+_RARITY = 4  # the pause after a checkpoint is at least this many times as long as writing it
 _SHARE_OF_ALL, _SHARE_OF_FREE = 0.6, 0.8  # shares of the memory that all nodes' state may take
 
 
@@ -132,7 +132,7 @@ class WorkerGrid(EngineGrid):
 
 
 def _put_together(answers: list[bytes], message: Message) -> Message:
-    """Return the node's reply. If one worker has an error, it is the node's error."""
+    """Return the node's reply. If a worker had an error, the reply is that error."""
     for answer in answers:
         if answer[:1] == frames.REPLY:
             return from_bytes(answer[1:])
@@ -143,10 +143,10 @@ def _put_together(answers: list[bytes], message: Message) -> Message:
 class WithState(Persistence):
     """Makes a checkpoint after the first round, then every few seconds.
 
-    Before each checkpoint, the workers write their nodes' state. If that takes long, checkpoints
-    are rarer, so that it takes at most a fifth of the time. interval: seconds between checkpoints,
-    or 0 for one after every round. It must be 0 if state is not cached in memory: the states on
-    disk are then always the newest, and must not be newer than the checkpoint.
+    Before each checkpoint, the workers write their nodes' state. If writing takes long, checkpoints
+    are rarer, so that at most a fifth of the time is spent on it. interval: seconds between
+    checkpoints, or 0 for a checkpoint after every round. It must be 0 unless state is cached in
+    memory: without a cache, every round changes the state on disk, which must suit the checkpoint.
     """
 
     def __init__(self, pool: WorkerPool, interval: float = CHECKPOINT_EVERY) -> None:
@@ -186,7 +186,7 @@ def simulate(
 def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunFolder:
     """Do the same as `simulate`, but with all nodes in this process."""
     take_identity()
-    forget_data()  # read by an earlier run: in a notebook, files and functions change
+    forget_data()  # of an earlier run: in a notebook, files and functions may have changed
     configs: list[UserConfig] = [
         {"partition-id": node, "num-partitions": nodes} for node in range(nodes)
     ]
@@ -219,7 +219,7 @@ def _free_memory(otherwise: int) -> int:
 
 @contextmanager
 def flowers_log(file: Path, echo: Callable[[str], None] | None) -> Iterator[None]:
-    """Redirect Flower's log from stderr to this file. echo: also called with each line."""
+    """Redirect Flower's log from stderr to this file. echo: is also called with each line."""
     from flwr.common.logger import FLOWER_LOGGER
 
     written = logging.FileHandler(file)

@@ -122,7 +122,7 @@ _starter: _Starter | _Inherited | None = None
 def serve() -> None:
     """Serve requests in the starter's process until the program ends.
 
-    The process's command line has the descriptors of the lifeline and of both ends of `requests`.
+    The process's arguments are the descriptors of the lifeline and of both ends of `requests`.
     """
     global _starter
     for module in ("pandas", "fedproto_app.engine.worker"):  # what most processes need

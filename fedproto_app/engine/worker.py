@@ -119,7 +119,7 @@ def read_data(start: bytes) -> None:
 
 
 def flushed() -> bytes:
-    """Write all cached state, and return the answer. If writing failed, it gives the reason."""
+    """Write all cached state. Return the answer, which gives the reason if writing failed."""
     try:
         store.flush()
     except (FedProtoError, OSError) as fault:
@@ -128,7 +128,7 @@ def flushed() -> bytes:
 
 
 def main(lifeline: int, *sockets: int) -> None:
-    """Run the workers, one of them here. Arguments: file descriptors, with a socket per worker."""
+    """Run a worker for each socket, the first in this process. Arguments: file descriptors."""
     take_identity()
     own_socket = sockets[0]
     request = received(first := Connection(own_socket))

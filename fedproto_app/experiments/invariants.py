@@ -46,7 +46,8 @@ class Deviation:
     """The deviation between two sets of values that must be equal.
 
     largest: the largest relative difference of two numbers, infinite if a value is missing in one
-    of the sets. where: the name of that number. allowed: the largest difference that is allowed.
+    of the sets. where: the name of the value that differs most. allowed: the largest
+    difference for which the invariant holds.
     """
 
     largest: float
@@ -62,7 +63,7 @@ class Deviation:
 class SmallRuns:
     """Short runs of a method on a task, all in this process.
 
-    changes: settings that override the task's small settings. Raises `SettingsError` if wrong.
+    changes: settings that override the task's small settings. Wrong ones raise `SettingsError`.
     """
 
     def __init__(self, task: str, method: str, folder: Path, **changes: object) -> None:
@@ -241,7 +242,7 @@ def apart(
 
 
 def _difference(value: object, reference: object) -> float:
-    """Return the largest relative difference. It is infinite if values that are no numbers differ.
+    """Return the largest relative difference, infinite if values that are no numbers differ.
 
     NaN equals NaN.
     """

@@ -77,8 +77,8 @@ def deployed_settings(
 ) -> Settings:
     """Return the settings of a run on real nodes. Paths are those on the server.
 
-    resume: the run to resume, or "". It is the run's folder if this machine can read the server's
-    folders, else the run's name. With a name, the settings must be the same as before.
+    resume: the run to resume, or "". If this machine can read the server's folders, it is the run's
+    folder, else its name. If it is a name, the settings must be the same as before.
     """
     if resume and (Path(resume) / "settings.toml").exists():
         _refuse_config(resume, config)

@@ -57,7 +57,7 @@ def simulate_here(
         imports_first(),
         Progress(console, settings.all_rounds, shown) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
-        # removes the folder even if this process is killed. Workers end by themselves
+        # It removes the folder even if this process is killed. Workers end by themselves.
         Guardian(Path(home)),
     ):
         progress.stage("checking the data")
@@ -148,7 +148,7 @@ def _require_older(data: Path, folder: Path) -> None:
 
 
 def users_code(settings: Settings) -> dict[str, str]:
-    """Return, for each setting that names the user's code, that name: ``package.module:name``."""
+    """Return, by setting, each name ``package.module:name`` of the user's code."""
     names = {
         "method": settings.method,
         "data.source": settings.data.source,
@@ -158,7 +158,7 @@ def users_code(settings: Settings) -> dict[str, str]:
 
 
 def folder_of_users_code(settings: Settings) -> Path | None:
-    """Return the current folder, where the user's code lies, if the settings name such code."""
+    """Return the current folder, where the user's code lies, or None if no setting names any."""
     return Path.cwd() if users_code(settings) else None
 
 

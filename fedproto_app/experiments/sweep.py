@@ -2,7 +2,8 @@
 
 The file ``plan.json`` in the folder holds the plan and the settings of all trials so far, so a
 sweep that was stopped goes on with the same trials. Its only other state is its finished runs. The
-trials that Optuna suggests depend only on earlier batches, not on parallel runs or interruptions.
+trials that Optuna suggests depend only on earlier batches, however many runs are made at a time and
+however often the sweep is interrupted.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ _DATA = ("task", "method", "data", "graph", "encoder", "privacy")  # the data de
 class Sweep:
     """A sweep and its folder.
 
-    params: the parameters of each trial so far. failed: by the name of a run, why it failed.
+    params: the parameters of each trial so far. failed: why runs failed, by their names.
     """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         self.params: list[Params] = []
         self.failed: dict[str, str] = {}
-        self._settings_of: dict[str, Settings] = {}  # the key is a trial's changes
-        self._best: dict[object, Result] = {}  # the key is the question
+        self._settings_of: dict[str, Settings] = {}  # keys: the trials' changes
+        self._best: dict[object, Result] = {}  # keys: the results' questions
 
     @property
     def run_count(self) -> int:
@@ -179,9 +180,9 @@ class Sweep:
         return settings.model_copy(update={"seed": seed, "output": output})
 
     def _finish(self, jobs: Sequence[Job]) -> Result:
-        """Return a trial's result. Once all its runs are done, keep only the best trial's models.
+        """Return a trial's result. If no run failed, remove its models or those of the best so far.
 
-        Models of many runs would take gigabytes.
+        Only the best trial keeps its models, because those of many runs would take gigabytes.
         """
         done = {job.seed: job.folder for job in jobs if job.finished}
         failed = {job.seed: self.failed.get(job.name, "not made") for job in jobs}

@@ -112,7 +112,7 @@ class Plan(SweepTable):
     def space(self) -> dict[str, Axis]:
         """Optuna's distribution of each swept setting.
 
-        Values are categories, given as texts because Optuna does not accept lists.
+        Listed values are categories. They are texts, because Optuna does not accept lists.
         """
         return {
             **{

@@ -35,7 +35,7 @@ _MOST_TICKS = 8  # with no more values than this, there is a tick at each value
 
 
 class Mean(NamedTuple):
-    """The mean over seeds, and its standard error, which is None if there is one seed.
+    """The mean over seeds, and its standard error, which is None if there is only one seed.
 
     The standard error is the sample standard deviation divided by √n.
     """
@@ -60,8 +60,8 @@ class Result:
     question: trials with different questions have different data, so their errors cannot be
     compared. folders: the folders of the finished runs. validation: each run's mean validation
     error over the clients (`validation_error`). medians: each run's median validation error of the
-    models that clients end with. clients: the number of clients with an error, the smallest over
-    the seeds. failed: why a run has no result.
+    models that clients end with. clients: how many clients have a known error, the smallest number
+    over the seeds. failed: why a run has no result.
     """
 
     trial: Trial
@@ -89,8 +89,8 @@ class Result:
     def place(self) -> tuple[bool, int, float, int]:
         """The sort key: the best trial has the smallest.
 
-        Trials whose runs are all finished come first. Ties are broken by more clients with an
-        error, then by a lower validation error, then by a lower number of the trial.
+        Trials whose runs are all finished come first. Among these, more clients with a known
+        error come first, then a lower validation error, then a lower number of the trial.
         """
         mean = self.mean.mean if self.mean else math.inf
         return not self.complete, -self.clients, mean, self.trial.number
@@ -259,7 +259,7 @@ def sweep_charts(
 def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
     """Return the trials that differ from the first choice only in this setting.
 
-    They are sorted by its value and include the choice. Without a choice, there are none.
+    The trials are sorted by its value and include the choice. Without a choice, there are none.
     """
 
     def other_settings(result: Result) -> str:

@@ -1,8 +1,8 @@
 """Make the runs of a sweep in parallel processes, and show their progress on the terminal.
 
 The sweep sends each process the settings of its run, as a line of JSON in a pipe that stays open.
-However the sweep ends, the pipe closes, and the process then ends at once. So no old process still
-writes to a run when the sweep resumes it.
+However the sweep ends, the pipe closes, and the process then ends at once. So when a run is
+resumed, no old process still writes to it.
 """
 
 from __future__ import annotations

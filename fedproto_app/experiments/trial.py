@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
 
 FORECAST = "forecast.csv"
-TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for forecasts and classes
+TOGETHER = {True: "kindred", False: "analytic"}  # the federated row: True if it forecasts
 TOGETHER_KNOWN = "kindred-known"  # the federated row with columns known in advance
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # most steps ahead by default, since a sample has values for each of them
@@ -85,7 +85,7 @@ Changes = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a trial's table, and its run. title: for people. cost: its relative time."""
+    """A row of a trial's table. title: its name for people. cost: the relative time of its run."""
 
     title: str
     changes: Changes
@@ -175,7 +175,7 @@ class Plan:
     notes: Sequence[str] = ()
 
     def runs(self, row: str) -> dict[str, Changes]:
-        """Return, by the names of their folders, the settings of a row's runs. Oldest first."""
+        """Return the settings of a row's runs by their folders' names, the oldest window first."""
         settings = {**self.settings, **self.rows[row].changes}
         if self.windows == 1:
             return {row: settings}
@@ -192,9 +192,9 @@ class Plan:
 class Score:
     """The score of a row.
 
-    figures: each figure by its name. It is that of the median client, but a share of right answers
-    is the mean over clients. best_for: the number of clients with a lower error than with their
-    best local model. For a local row, the number of other clients whose best local model it is.
+    figures: by name, the median over clients of each figure, but the mean of a share of right
+    answers. best_for: for a federated row, how many clients have a lower error with it than with
+    their best local model. For a local row, for how many other clients its model is the best.
     """
 
     title: str
@@ -681,7 +681,7 @@ def _make_usable(
 
 
 def _calendar(series: Sequence[ClientSeries], period: int) -> str:
-    """Return the calendar for which half of the clients have enough train values.
+    """Return the largest calendar for which half of the clients have enough train values.
 
     It includes weekdays only if weeks repeat.
     """

@@ -38,8 +38,8 @@ class CohortOptimizer(ABC):
 class CohortAdam(CohortOptimizer):
     """Adam (Kingma and Ba 2015).
 
-    One fused call updates a group of neighbouring clients that have taken equally many steps. So
-    one call suffices if all clients have, and a client that missed rounds keeps its own bias
+    One fused call updates a group of neighbouring clients that have taken equally many steps. If
+    that is all clients, one call suffices. A client that missed rounds keeps its own bias
     correction. On a GPU, calls for many groups would take longer than the work itself. There one
     unfused call updates all clients.
 

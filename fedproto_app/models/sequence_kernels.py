@@ -1,7 +1,7 @@
 """Fixed features of sequences: responses to random kernels, and shares of positive responses.
 
-They are neither learned nor sent: everything is drawn from the run's seed, so all clients have the
-same. Each sequence is seen twice, once as it comes and once scaled by itself, so that both its
+They are neither learned nor sent: everything is drawn from the run's seed, so all clients use equal
+kernels. Each sequence is seen twice, once as it comes and once scaled by itself, so that both its
 level and its shape count.
 
 ROCKET (Dempster, Petitjean and Webb, Data Mining and Knowledge Discovery 2020): the features are

@@ -179,9 +179,7 @@ def stored_settings(folder: Path) -> Settings:
     """Return the settings of the run in this folder, or raise `SettingsError` without a run."""
     file = folder / "settings.toml"
     if not file.is_file():
-        raise SettingsError(
-            f"{folder}: holds no run to resume, because it has no settings.toml"
-        )
+        raise SettingsError(f"{folder}: holds no run to resume, because it has no settings.toml")
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
         settings = settings_from(table)

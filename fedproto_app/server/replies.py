@@ -95,7 +95,7 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     for name, (_, first, trained, end) in roster.times.items():
         if trained - first != roster.samples.get(name) or end <= trained:
             raise Unusable(
-                f"client {name!r}: samples from {first} to {trained} and {end} do not match the "
+                f"client {name!r}: samples from {first} to {trained} and {end} do not fit the "
                 "number that it declares"
             )
     return roster

@@ -49,8 +49,8 @@ def with_methods_table(text: str) -> str:
 def with_protection_table(text: str) -> str:
     """Return the text of docs/protection.md with its table rewritten.
 
-    Methods with the same answers share a row, and rows with the most protection come first. If a
-    setting changes a method's answers, the setting gets a row too.
+    Methods with the same protection share a row, and rows with the most come first. If a setting
+    changes a method's protection, the setting gets a row too.
     """
     sharing: dict[tuple[str, ...], list[str]] = {}
     for name, method in METHODS.items():

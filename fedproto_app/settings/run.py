@@ -74,7 +74,7 @@ class NodesSettings(Section):
     )
     maximum_clients: Count = setting(
         20_000,
-        "most clients of all nodes ever connected. A node that exceeds this is refused",
+        "most clients of all nodes ever connected. A node that would exceed this is refused",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,

@@ -42,7 +42,7 @@ class FedAvgSettings(Section):
 
     fine_tune_epochs: CountOrZero = setting(
         0,
-        "epochs on a client's own data before evaluation (0: none, with `fedavg-ft` 1)",
+        "epochs on a client's own data before evaluation (0: none, but 1 with `fedavg-ft`)",
     )
 
 
@@ -133,8 +133,7 @@ class FedAvgStrategy(BaseStrategy):
         return mean, fault or ""
 
     def weight(self, samples: int, clients: int) -> int:
-        """Return the weight that this many clients, with this many samples in all, get in the
-        mean."""
+        """Return the weight in the mean of this many clients, with this many samples in all."""
         by_samples = self.learner.weighs_samples and self.averaging.is_mean
         return samples if by_samples else clients
 

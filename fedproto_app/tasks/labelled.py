@@ -163,7 +163,7 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
     ) -> LabelledVectors:
         """Return the encoder's vectors of the validation samples.
 
-        stages: the number of each client's stages that are present, [K], or None for all at hand.
+        stages: how many of each client's stages count, [K]. None: all that the client has.
         """
         kept = samples.is_validation
         if stages is not None:

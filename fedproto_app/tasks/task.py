@@ -190,8 +190,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return the number of the client's batches in an epoch of this round."""
 
     def scale(self, client: ClientT) -> dict[str, float]:
-        """Return the numbers that a client's model needs for new data in addition to its
-        tensors."""
+        """Return the numbers that a client's model needs, beside its tensors, for new data."""
         return {}
 
     def response(self, client: ClientT) -> dict[str, list[Any]]:

@@ -120,7 +120,7 @@ class Seq2SeqForecaster(GraphForecaster):
     def _read(self, values: Tensor, times: Tensor, ahead: Tensor | int) -> Tensor:
         """Return each value with its time as shares of period and week, [..., 2 or 3].
 
-        times: of a reference step. ahead: the number of steps from it to the values.
+        times: the times of a reference step. ahead: the number of steps from it to the values.
         """
         period = self.layout.period
         steps = times[..., 0] + ahead
@@ -223,7 +223,7 @@ class GraphNetwork:
     ) -> Tensor:
         """Return the outputs, computed for each time separately: [T, N, F] → [T, N, answers].
 
-        present: [T, N] bool. A vertex that is absent at a time has no edges then, does not count in
+        present: [T, N] bool. A vertex that is absent at a time has no edges then, is left out of
         the graph's values, and has the output 0. The graph's values begin at 0.
         """
         is_present = present.unsqueeze(2).to(vertices.dtype)  # (T, N, 1)

@@ -315,8 +315,7 @@ class CnfgnnStrategy(FedAvgStrategy):
         return Encoded.stacked(encodings, times, first, Graph.from_adjacency(adjacency))
 
     def _gradient(self, encoded: Encoded, proposal: Proposal, ask: Ask) -> tuple[Tensor, int]:
-        """Return ∂L/∂g [T, N, d_g] of the mean loss, and how many clients' gradients were
-        shortened.
+        """Return ∂L/∂g [T, N, d_g] of the mean loss, and how many gradients were shortened.
 
         A client that has no sample to train on at these time steps is not asked.
         """

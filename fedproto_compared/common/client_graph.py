@@ -108,8 +108,7 @@ class ClientGraph:
     def _name(self, key: ClientKey) -> str | None:
         """Return the client's name in the file, or None if another node declared the name first.
 
-        Without this check, a node that took the name of another's client would get that client's
-        neighbours.
+        Without this check, a node could take a client's name and get that client's neighbours.
         """
         owner = self._federation.members.first_with(key.client) or key.node
         if owner == key.node or self.asks_profiles:

@@ -50,8 +50,7 @@ Points = NDArray[np.float64]
 def two_view_clusters(
     patterns: Points, places: Points | None, clusters: int, seed: int = 0
 ) -> Labels:
-    """Run k-means on the patterns and on the places in turn, each starting from the other's
-    clusters.
+    """Run k-means on patterns and places in turn, each starting from the other's clusters.
 
     It stops when the clusters of the patterns no longer change, or after 20 turns. Without places
     it is k-means of the patterns. Labels [N] are numbered by first appearance. If points are equal,

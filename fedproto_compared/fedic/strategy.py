@@ -238,8 +238,7 @@ class EnsembleDistillation:
 
     @torch.no_grad()
     def _judged(self, models: Parameters, pixels: Tensor) -> Judgement:
-        """Return the models' outputs. At most as many models run at once as a cohort has
-        clients."""
+        """Return the models' outputs, with as many models at a time as a cohort has clients."""
         count, size = len(next(iter(models.values()))), self._task.settings.cohort_on_cpu
         parts = []
         for first in range(0, count, size):
@@ -269,7 +268,7 @@ def _step(parameters: Parameters, adam: CohortAdam, loss: Loss, weight_decay: fl
 
 
 class FedicStrategy(FedAvgStrategy):
-    """FEDIC's server. State: that of `EnsembleDistillation`."""
+    """FEDIC's server. State: the state of `EnsembleDistillation`."""
 
     section: FedicSettings
 

@@ -59,7 +59,7 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     assert "| toy | fuels | best local model | 6 | 6 | 0 | +49.5% |" in marked
     assert "| pays |" in marked
     as_csv = fedproto("compare", tmp_path, "--format", "csv", "--sort", "worst")
-    assert "makes most of" in as_csv.err
+    assert "accounts for most of" in as_csv.err
     assert "Federated learning pays" in as_csv.err
     assert len(as_csv.out.splitlines()) == 3
     wrong = fedproto("compare", tmp_path, "--sort", "best")

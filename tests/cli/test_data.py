@@ -246,7 +246,7 @@ def test_a_sites_sequences_are_its_own(check: Fedproto, tmp_path: Path) -> None:
             [],
             "data.surce: unknown setting; did you mean data.source",
         ),
-        ("path = 'a.csv'", [], "data-source is not set"),
+        ("path = 'a.csv'", [], "neither data-source nor"),
         ("source = 'digits'", ["a.csv"], "path: not with --site, as that file says what is read"),
     ],
 )

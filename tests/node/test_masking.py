@@ -269,10 +269,7 @@ def test_sites_that_know_each_other_sum_with_nobody_else(tmp_path: Path) -> None
     four = Nodes(tmp_path, signers)
     four.name_keys()
     order = replace(START, step="shares", publics=four.publics)  # the fourth is known to nobody
-    assert (
-        "keys were not signed by a site in masked-sums.known"
-        in four.node(0).answer(order).fault
-    )
+    assert "keys were not signed by a site in masked-sums.known" in four.node(0).answer(order).fault
     mine = PublicKeys(public_of(new_private()), public_of(new_private()), *four.publics[1][2:])
     swapped = replace(order, publics=[four.publics[0], mine, four.publics[2]])
     refused = four.node(0).answer(swapped)

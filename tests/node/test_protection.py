@@ -297,7 +297,7 @@ def test_a_secret_that_others_can_read_or_that_is_cut_is_none(tmp_path: Path) ->
         own_secret(tmp_path)
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "secret").write_bytes(b"short")
-    with pytest.raises(SettingsError, match="not whole"):
+    with pytest.raises(SettingsError, match="is incomplete"):
         own_secret(tmp_path)
 
 

@@ -206,7 +206,7 @@ def test_foreign_files_and_other_formats_are_refused(tmp_path: Path) -> None:
     file.unlink()
     write_one(ClientStore(tmp_path), "a", 1, 1)
     changed(tmp_path, "PRAGMA user_version = 7")
-    with pytest.raises(FedProtoError, match="has format 7, but this version .* reads 1;"):
+    with pytest.raises(FedProtoError, match=r"has format 7, but this version .* reads 1;"):
         state_of(ClientStore(tmp_path), "a", 1)
 
 

@@ -542,7 +542,7 @@ def test_one_node_does_not_take_all_the_room(tmp_path: Path) -> None:
     grid.rosters[1000] = node_roster("north", "c", "d")  # other names each time it comes
     connect(federation, grid, 1000)
     assert federation.members.clients() == []
-    assert "it would have brought 4" in reasons(federation)[-1]
+    assert "it would have declared 4" in reasons(federation)[-1]
 
 
 @pytest.mark.parametrize("room", [3, 4])

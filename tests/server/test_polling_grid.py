@@ -152,7 +152,7 @@ def store_nonsense(superlink: SuperLink, reply: Message) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (delete_parts, "if it was too large"),
+        (delete_parts, "If the reply was too large"),
         (store_a_record, "its reply is a ConfigRecord, not a message"),
         (store_other_content, "its reply cannot be read"),
         (store_nonsense, "its reply cannot be read"),

@@ -4,8 +4,8 @@ The layout is ``[<client>/][stage-N/]train/<class>/<image>``, and the same with 
 from 1. If no folder is called train or test, the layout is ``[<client>/]<class>/<image>``. Then a
 fifth of each client's images of each class, drawn at random, is the test part.
 
-In an archive, one more folder may surround everything. So if an archive has a single client, its
-folder is taken for the client's name only if there is such an outer folder too.
+In an archive, an outer folder may surround everything. A single folder at the top is taken for it,
+so the folder of a single client must lie in an outer folder.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def is_undivided(names: Sequence[str]) -> bool:
 
 
 def _divided(places: Mapping[str, str]) -> list[ImageFile]:
-    """Divide images into a train and a test part. places: by name, their paths in the layout."""
+    """Divide images into a train and a test part. places: their paths in the layout, by name."""
     matches = [_UNDIVIDED.fullmatch(inside) for inside in places.values()]
     groups = [match.group("client", "label") for match in matches if match is not None]
     tests = drawn_for_test([(client or "", label) for client, label in groups])

@@ -1,13 +1,13 @@
-"""Read sequences from CSV files. They are labelled by the folders of classes, or are windows of
-recordings.
+"""Read sequences from CSV files. A sequence is a file in the folder of its class, or a window of a
+recording.
 
 A file has a header with the dimensions' names, then one row per step. The format is the same as for
 tables (table.py), but all cells are numbers. The time column is left out, because rows are steps at
 any distance. It is named in the settings, or is a first column with a usual name.
 
 With classes, the layout is ``[<client>/]<class>/<sequence>.csv``, with clients for all files or for
-none. In an archive, one more folder may surround everything. So if an archive has a single client,
-its folder is taken for the client's name only if there is such an outer folder too.
+none. In an archive, an outer folder may surround everything. A single folder at the top is taken
+for it, so the folder of a single client must lie in an outer folder.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def load_recordings(settings: DataSettings) -> SequencePool:
     A window has ``data.sequences.window`` steps and begins ``data.sequences.stride`` steps after
     the previous window. Its target is the column ``data.sequences.target`` at its last step. That
     column is not an input. Windows are in the order of the clients' names, then of time. Only the
-    first ``data.max-steps`` steps of each recording are read. If a client's recording is shorter
-    than a window, it has no sequence, but it is in the pool's groups, with "" as its group.
+    first ``data.max-steps`` steps of each recording are read. A client whose recording is shorter
+    than a window has no sequence, but is in the pool's groups, with "" as its group.
     """
     path, target_name = Path(settings.path), settings.sequences.target
     columns, recordings = _read(path, settings)
@@ -147,7 +147,7 @@ def _csv_names(tree: FileTree, path: Path, layout: str) -> list[str]:
 def _steps_of(
     tree: FileTree, names: list[str], path: Path, settings: DataSettings, choice: Choice
 ) -> Iterator[tuple[tuple[str, ...], Matrix]]:
-    """Yield for each of these files the columns [d], the same for all, and the steps [T, d]."""
+    """Yield for each of these files its columns [d], the same in all, and its steps [T, d]."""
     first_columns: tuple[str, ...] = ()
     for name in names:
         try:

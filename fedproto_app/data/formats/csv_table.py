@@ -100,8 +100,8 @@ class CsvFile(TableFile):
         kinds: dict[int, Any] = dict.fromkeys(columns.read if in_texts else (), "str")
         empty_end = [self.head.index] if self.head.index == len(self.head.names) - 1 else []
         used = [*columns.read, *empty_end]
-        # "NA" may be a country's code. pandas takes places for names, its stubs do not. It looks a
-        # list of missing values up once, but a dictionary for each column.
+        # "NA" may be a country's code. pandas looks a list of missing values up once, but a
+        # dictionary for each column. It accepts places as keys, which its type stubs do not.
         names = [*columns.parts(columns.clients), *empty_end]
         missing: Any = {p: [""] if p in names else MISSING for p in used} if names else MISSING
         first = 0
@@ -128,7 +128,7 @@ class CsvFile(TableFile):
                     )
 
                 frame = parsed()
-                # pandas is quickest if it sees for itself that cells are texts. It takes 007 for a
+                # pandas is quickest if it detects itself that cells are texts. It takes 007 for a
                 # number, so a column of texts whose cells may all be numbers is parsed again.
                 numbers = [place for place in columns.texts if frame[place].dtype.kind != "O"]
                 if numbers:
@@ -153,7 +153,7 @@ def _no_csv(where: str, error: Exception) -> DataError:
 
 
 def _without_first(blocks: Iterator[bytes], lines: int) -> Iterator[bytes]:
-    """Yield these blocks of whole lines without this number of first lines."""
+    """Yield these blocks of whole lines without the first `lines` lines."""
     for block in blocks:
         while lines and block:
             block, lines = block[block.index(b"\n") + 1 :], lines - 1
@@ -284,7 +284,7 @@ def _require_text(content: bytes, offset: int, where: str) -> None:
 
 
 def text_lines(source: Path | bytes, where: str) -> Iterator[str]:
-    """Yield the lines, without their ends, of a file, gzipped or not, or of its content.
+    """Yield the lines of a file, gzipped or not, or of its content, without line ends.
 
     where: the file's name in messages. Raises `DataError` as for a table.
     """

@@ -36,8 +36,8 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
     client_train, client_test: [n] texts or integers, optional: the client of each image.
     stage_train, stage_test: [n] integers from 0, optional: the stage of each image.
 
-    Or x, y and client alike, without stages: a fifth of every client's images of every class, drawn
-    at random, is then the test part.
+    Instead, an archive may hold x, y and client in the same forms, without stages. Then a fifth of
+    every client's images of every class, drawn at random, is the test part.
     """
     path = Path(settings.path)
     with open_archive(path) as archive:
@@ -83,7 +83,7 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
 
 @dataclass(frozen=True)
 class Layout:
-    """The number of images in an array, their shape (channels, height, width), the channel axis."""
+    """An array: its number of images, their shape (channels, height, width), its channel axis."""
 
     images: int
     image: tuple[int, int, int]

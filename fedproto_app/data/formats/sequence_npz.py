@@ -5,7 +5,7 @@ Sequences of any lengths are stored one after the other:
 - points: [P, d] numbers. offsets: [n + 1] integers. Sequence i is points[offsets[i] :
   offsets[i + 1]].
 - label: [n]. subject or client: [n] texts or integers, optional, the client of each sequence.
-- group: [n] texts or integers, optional, the true group of that client. flagged is not read.
+- group: [n] texts or integers, optional, the true group of that client. flagged: not read.
 
 Sequences of equal length are stored as x [n, T, d] and y [n], with client and group as above. Or
 they are x_train, y_train, x_test and y_test, with client_train and client_test, group_train and

@@ -40,7 +40,7 @@ _TAGS = {
 class Header:
     """A file's header.
 
-    classes: the names of the classes, () if the target is a number. dimensions: 0 if not given.
+    classes: their names, () if the target is a number. dimensions: their number, 0 if not given.
     """
 
     classes: tuple[str, ...]

@@ -126,7 +126,7 @@ def images_at(
 
 
 def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:
-    """Return why a client with these stages cannot take part, or None. They need not be loaded."""
+    """Return why a client with these stages cannot take part, or None. No pixels are needed."""
     if not any(len(stage.train) for stage in stages):
         return "no train image"
     if not any(len(stage.test) for stage in stages):

@@ -152,7 +152,7 @@ def draw_partition(
     else:
         parts = deal(pool, shares)
     test_shares, test_ratio = shares, settings.test_ratio
-    if settings.test_mix == "everybody":  # as many test images as with its own mix
+    if settings.test_mix == "everybody":  # as many test images as with the row's own mix
         test_shares = np.broadcast_to(shares.sum(axis=0), shares.shape)
         test_ratio /= rows
     holdings = []
@@ -315,7 +315,7 @@ def class_quotas(counts: Counts, rows: int, classes: int) -> Counts:
         share = np.where(growing, counts, 0)
         grown = quotas + missing * share / share.sum()
         rounded = np.minimum(np.floor(grown).astype(np.int64), limits)
-        if (rounded == quotas).all():  # less than one each is left, for the largest remainders
+        if (rounded == quotas).all():  # each class lacks less than one: largest remainders first
             order = np.argsort(np.where(growing, quotas - grown, np.inf), kind="stable")
             rounded[order[: min(missing, growing.sum())]] += 1
         quotas = rounded
@@ -325,7 +325,7 @@ def class_quotas(counts: Counts, rows: int, classes: int) -> Counts:
 def draw_classes(limits: Counts, rows: int, classes: int, rng: Generator) -> ClassMask:
     """Draw the S classes of each row, [R, C], uniformly within the limits.
 
-    limits: [C], the most rows that can have a class. The caller checks that Σ min(limit, R) ≥ R·S.
+    limits: [C], how many rows can have each class. The caller checks that Σ min(limit, R) ≥ R·S.
     Every class is in some row if R·S ≥ C.
     """
     limits = np.minimum(limits, rows)
@@ -352,7 +352,7 @@ def _move(mask: ClassMask, source: int, target: int, rng: Generator) -> None:
         mask[_random_place(able, rng), [source, target]] = False, True
         return
     # Every row with `source` also has `target`. So a row without `target` takes it, and in exchange
-    # gives the first row a class that this one lacks. There is one, as both have S classes.
+    # gives a row with `source` a class that the latter lacks. There is one, as both have S classes.
     first, second = _random_place(mask[:, source], rng), _random_place(~mask[:, target], rng)
     exchanged = _random_place(mask[second] & ~mask[first], rng)
     mask[first, [source, exchanged]] = False, True

@@ -24,7 +24,7 @@ from fedproto_app.settings import DataSettings
 def load_pool(settings: DataSettings) -> ImagePool:
     """Return the images of the source, labelled in the order of ``data.classes`` if that is set.
 
-    Only when the pixels of a file are requested is it decoded, and errors in it are reported. If
+    A file is decoded, and errors in it are reported, only when its pixels are requested. If
     something cannot be read, a `DataError` names the file or source, and the image or array.
     """
     pool, where = loaded_from(settings, "images")

@@ -69,7 +69,7 @@ def make_sequence_clients(
 ) -> tuple[dict[str, ClientSequences], dict[str, str]]:
     """Return the clients of these holdings, and why some cannot take part.
 
-    unlabelled: keep sequences without a label? learns_validation: as in `ClientSequences`.
+    unlabelled: whether unlabelled sequences are kept. learns_validation: as in `ClientSequences`.
     """
     clients: dict[str, ClientSequences] = {}
     refused: dict[str, str] = {}

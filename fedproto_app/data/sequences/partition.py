@@ -1,6 +1,6 @@
 """Deal sequences to clients, and split each client's sequences into train, validation and test.
 
-Clients are those that the source gives, or are drawn in clusters with a common mix of labels. Only
+The source gives the clients, or they are drawn in clusters, each with one mix of labels. Only
 targets are read. Everything is drawn from a stream of the seed, so every node that loads the same
 sequences makes the same clients, whichever of them it hosts.
 """
@@ -199,7 +199,7 @@ def _parted_by(mask: NDArray[np.bool_], places: Places) -> tuple[Places, Places]
 def _parted(
     pool: SequencePool, places: Places, share: float, rng: np.random.Generator
 ) -> tuple[Places, Places]:
-    """Return the places that stay, and those that are held out, which are this share."""
+    """Return the places that stay and the places that are held out, which are this share of all."""
     if pool.classes:
         return split_off(places, pool.targets[places].astype(np.int64), share, rng)
     remaining = len(places) - int(np.floor(share * len(places) + 0.5 + 1e-9))

@@ -34,7 +34,7 @@ def train_cohort_epoch(
     anchor: Mapping[str, Tensor] | None = None,
     proximal_mu: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Train the cohort's forecasters in place. Return the mean of either loss over the steps [K].
+    """Train the cohort's forecasters in place. Return both losses' means over the steps, [K] each.
 
     parameters: [K, …] each. Those of the forecaster have the prefix. trained: the names of all
     parameters of the encoder, of the decoder, or of both. clients: each client's samples and

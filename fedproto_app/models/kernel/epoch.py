@@ -28,7 +28,7 @@ class Samples(NamedTuple):
     """A client's samples (see `WindowLayout`) and the steps of the epoch.
 
     close: [n, T, 1]. lagged: [n, Q, horizon]. beside: [n, m]. targets, present: [n, horizon].
-    batches: the numbers of each step's samples [S, B], in the order of the steps.
+    batches: the indices of each step's samples [S, B], in the order of the steps.
     """
 
     close: Array
@@ -54,7 +54,7 @@ def train_epoch(
 ) -> tuple[float, float]:
     """Take a step for each batch, and return the sums of the supervised and the proximal loss.
 
-    steps: how many steps Adam's moments have taken before.
+    steps: how many steps Adam has taken before.
     """
     epoch_steps, batch = samples.batches.shape
     hidden, horizon = len(model.close.hh.value), len(model.bias.value)

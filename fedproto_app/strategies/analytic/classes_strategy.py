@@ -57,10 +57,10 @@ def class_clusters(gram: Tensor, moments: Tensor, counts: Tensor, penalty: float
     """Return the cluster of each client, [N], numbered by first appearance.
 
     gram: Σ x xᵀ over all clients [D, D]. moments: Σ_c x of each client [N, C, D]. counts: [N, C].
-    penalty: that of S, as in `precision_factor`. It enlarges an uncertain S, so that clusters
-    differ less. The search starts with one cluster per client and is repeated with the directions
-    of the resulting clusters until these no longer change. If the sums cannot come from samples, S
-    does not exist and all clients are one cluster.
+    penalty: the penalty of S, as in `precision_factor`. It enlarges an uncertain S, so that
+    clusters differ less. The search starts with one cluster per client and is repeated with the
+    directions of the resulting clusters until these no longer change. If the sums cannot come from
+    samples, S does not exist and all clients are one cluster.
     """
     labels = np.arange(len(counts))
     for _ in range(MOST_PASSES):

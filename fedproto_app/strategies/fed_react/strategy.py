@@ -133,7 +133,7 @@ def forgetting_factor(
     """Return α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all pairs (Fed-REACT, eq. 27), in [0, 1].
 
     E and Var are the means and variances of W_t = `current` in its blocks (`block_statistics`).
-    Entries where `past` is NaN count in E and Var but not in the sums. If both sums are 0, so is
+    Entries where `past` is NaN are part of E and Var but not of the sums. If both sums are 0, so is
     α_t. Then W_t equals its mean and the past, or there is no past, so every α gives the same ψ̂.
     """
     statistics = block_statistics(current, labels, unbiased)

@@ -2,8 +2,8 @@
 
 The server stores the latest prototype of every client that ever reported and the N×N matrix of
 their Jensen-Shannon divergences. A round recomputes only the rows of the clients that reported (the
-paper's reuse under the participation ratio α). Each client gets two means: that of the similar
-prototypes (PR_n) and that of the others (NR_n).
+paper's reuse under the participation ratio α). Each client gets two means: one of the similar
+prototypes (PR_n) and one of the others (NR_n).
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class KindredSettings(Section):
 
 
 def check_settings(settings: RunSettings) -> None:
-    """Raise `SettingsError` for noise, and for a robust rule, as a client could not subtract its
-    own part from a robust total."""
+    """Raise `SettingsError` for noise, and for a robust rule, because a client could not subtract
+    its own part from a robust total."""
     sharing, rule = settings.method_table(KindredSettings).sharing, settings.aggregation.rule
     if settings.privacy.is_on and sharing != "none":
         raise SettingsError(

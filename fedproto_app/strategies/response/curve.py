@@ -10,8 +10,8 @@ from fedproto_app.strategies.response.features import FEATURES, Columns, Floats,
 
 
 def curve(response: Response, column: int, points: Floats, period: int) -> Floats:
-    """Return by how much, [n], a client's forecast differs, on the standard scale of its series, if
-    a column stays at each of these points [n] instead of at the mean of all clients.
+    """Return the differences [n] in a client's forecast, on the standard scale of its series, if a
+    column stays at each of these points [n] instead of at the mean of all clients.
 
     If a value stays, the column's trailing means equal it. The differences are means over the
     phases of the period. The columns' effects add up, so the other columns do not matter.

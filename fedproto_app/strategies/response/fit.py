@@ -58,7 +58,7 @@ _TINY, _LARGEST_LOG = 1e-9, 500.0
 class Sums:
     """A [D, D], b [D] and q, which are means over seasonal differences.
 
-    days: those of the client, or of an average client.
+    days: the days of the client, or of an average client.
     """
 
     gram: Floats
@@ -212,7 +212,7 @@ def fitted(
 ) -> Response:
     """Return the client's response.
 
-    sums: those of the client. mean_sums: the means over all clients, or None if there are none.
+    sums: the client's sums. mean_sums: the means over all clients, or None if there are none.
     range_of_all: see `supported_range`.
     """
     ranges = (_range_of(history.v[history.train]), range_of_all)

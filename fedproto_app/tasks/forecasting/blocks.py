@@ -34,7 +34,7 @@ _DAY = 86_400  # seconds
 @dataclass(frozen=True)
 class Blocks:
     """The blocks of a test part. step_seconds: 0 without a clock. steps: the length of a block.
-    first: the number of the first block. count: the number of blocks, at most."""
+    first: the number of the first block. count: the largest number of blocks that is kept."""
 
     step_seconds: float
     steps: int

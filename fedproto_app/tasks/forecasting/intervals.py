@@ -42,15 +42,14 @@ KEPT_LEVELS = (50, *LEVELS, 99)
 GAIN = 0.1  # gain of the tracking
 _LONGEST_DELAY = 24  # steps; with longer delays, a smaller gain keeps the widths from swinging
 _SMALLEST = 1e-6  # a width of 0 could not grow
-_SMALLEST_SHARE = 0.01  # least mean square of a step, of that of all: a few errors may be near 0
+_SMALLEST_SHARE = 0.01  # least mean square of a step, relative to all: a few errors may be near 0
 _NARROWEST = 0.01  # least share of the first width: a sensor that stood still may start again
 
 
 class Tracked(NamedTuple):
     """Half widths for L levels, K series, n forecasts in time order, H steps ahead.
 
-    at: [L, K, n, H] float32, for each forecast. after: [L, K, H], for a forecast made after all of
-    them.
+    at: [L, K, n, H] float32, for each forecast. after: [L, K, H], for a forecast after all of them.
     """
 
     at: NDArray[np.float32]

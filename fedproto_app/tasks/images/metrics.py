@@ -20,12 +20,12 @@ THIRDS = ("many", "medium", "few")
 
 
 def stage_metric(quantity: str, stage: int) -> Metric:
-    """Return the number of test images of a stage, from 0. quantity: `CORRECT` or `COUNT`."""
+    """Return the metric that counts the test images of a stage, from 0. quantity: as in `totals`."""
     return Metric(f"{quantity}/stage-{stage + 1}")
 
 
 def class_metric(quantity: str, label: int) -> Metric:
-    """Return the number of test images of a class. quantity: `CORRECT` or `COUNT`."""
+    """Return the metric that counts a class's test images. quantity: as in `totals`."""
     return Metric(f"{quantity}/class-{label}")
 
 
@@ -33,8 +33,7 @@ def class_metric(quantity: str, label: int) -> Metric:
 def totals() -> dict[str, str]:
     """Map the name of each count, of right or of all images, to the name of the count of all.
 
-    The map covers every stage and class that a server accepts, so that no code must take a name
-    apart.
+    The map covers every stage and class that a server accepts, so no code must take a name apart.
     """
     makers = ((stage_metric, MOST_STAGES), (class_metric, MOST_CLASSES))
     return {
