@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The interface is imported when it is asked for: every process imports this module."""
+    """Import the interface only when it is asked for, because every process imports this module."""
     if name == "Forecaster":
         from fedproto_app.forecaster import Forecaster
 
@@ -54,5 +54,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """With the interface, so that a notebook completes its names."""
+    """Include the interface, so that a notebook can complete its names."""
     return sorted({*globals(), *__all__})

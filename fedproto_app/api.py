@@ -75,18 +75,19 @@ def run(
 ) -> Run:
     """Simulate an experiment in this process and worker processes.
 
-    data: a frame of series, long with a row per client and time or wide with a column per client
-    (docs/python.md). Without a frame, config may come first. config: a TOML file or a mapping of
-    settings, over the defaults. changes: single settings over these, such as ``local_epochs=2``, or
-    ``fuels__beta=30`` for a setting in a table. Period and calendar follow a frame's clock where no
-    setting says otherwise.
+    data: a frame of series. It is long, with a row per client and time, or wide, with a column per
+    client (docs/python.md). If there is no frame, config may come first. config: a TOML file or a
+    mapping with settings that override the defaults. changes: single settings that override both,
+    such as ``local_epochs=2``, or ``fuels__beta=30`` for a setting in a table. If no setting says
+    otherwise, a frame's times determine the period and the calendar.
 
     id_col, time_col, target_col: the columns of a long frame, by default those with usual names,
-    such as unique_id, ds and y. model: a class of a `torch.nn.Module` or a function that makes one
-    (docs/extending.md), instead of ``model.module``. on_round: called after each round with its
-    row, a dict like a row of `Run.rounds`. An exception that it raises ends the run. nodes: the
-    number of simulated nodes. workers: the number of worker processes, by default one per core as
-    far as there is work. It does not change results. progress: show rounds as they end.
+    such as unique_id, ds and y. model: a subclass of `torch.nn.Module` or a function that makes a
+    module (docs/extending.md), instead of ``model.module``. on_round: called after each round with
+    a dict like a row of `Run.rounds`. An exception that it raises ends the run. nodes: the number
+    of simulated nodes. workers: the number of worker processes, which does not change results. By
+    default there is one per core, but no more than there is work for. progress: whether to show
+    each round when it ends.
     """
     look_here_for_users_code()
     table = _settings_of(data, config, (id_col, time_col, target_col), model, changes, "runs")
@@ -101,7 +102,7 @@ def resume(
     progress: bool = True,
     **changes: object,
 ) -> Run:
-    """Resume an interrupted run, or any run with more ``rounds`` or ``patience``."""
+    """Resume an interrupted run, or continue any run with more ``rounds`` or ``patience``."""
     look_here_for_users_code()
     assignments = [f"{key}={json.dumps(value)}" for key, value in _changes(changes).items()]
     settings, nodes = resumed_settings(str(path), None, assignments, None)
@@ -114,12 +115,12 @@ def load(path: str | Path) -> Run:
 
 
 def compare(runs: Runs) -> DataFrame:
-    """Put finished runs side by side, a row each, the best first.
+    """Return a table of finished runs. Each has a row, and the best comes first.
 
-    runs: runs, or folders of runs or of several. Runs that differ only in their seed share a row.
-    Columns: as of ``fedproto compare --format csv`` (docs/running.md), for forecasts ``mse_mean``,
-    ``mase_median_mean``, the share of clients that are better off than alone, … With several tasks
-    the columns of all.
+    runs: runs, their folders, or folders that contain several runs. Runs that differ only in their
+    seed share a row. The columns are those of ``fedproto compare --format csv`` (docs/running.md).
+    For forecasts these are ``mse_mean``, ``mase_median_mean``, the share of clients that are better
+    off than alone, and others. If the runs have several tasks, the table has all their columns.
     """
     import pandas as pd
 
@@ -133,10 +134,10 @@ def compare(runs: Runs) -> DataFrame:
 
 
 def report(runs: Runs, path: str | Path | None = None) -> Path:
-    """Write a report on finished runs into one HTML file, and return its path.
+    """Write a report on finished runs into one HTML file, and return the file's path.
 
-    runs: as for `compare`. path: of the file, by default report.html in the folder of a single run,
-    or in the current folder.
+    runs: as for `compare`. path: the path of the file. By default this is report.html in the given
+    folder, or in the current folder if several runs or folders are given.
     """
     from fedproto_app.report.page.document import write_report
 
@@ -155,13 +156,13 @@ def check(
     target_col: str = "",
     **changes: object,
 ) -> DataFrame:
-    """Return what a run would make of series, a row per client.
+    """Return how a run would read series. The table has a row per client.
 
     data: a frame as for `run`, or a path as for ``fedproto data check``. changes: as for `run`.
 
-    The columns are unique_id, start (the first time or step), steps (their number), period (found
-    by autocorrelation, missing if there is none), missing (a share), verdict (``ok``, ``constant``
-    or ``refused``) and notes (the reason or what is odd).
+    The columns are unique_id, start (the first time or step), steps (how many there are), period
+    (found by autocorrelation, missing if there is none), missing (the share of missing values),
+    verdict (``ok``, ``constant`` or ``refused``) and notes (the reason, or what is odd).
     """
     import pandas as pd
 
@@ -187,7 +188,7 @@ def check(
 
 @dataclass(frozen=True)
 class Swept:
-    """A finished sweep. table: of sweep.csv, the best trial first. best: a run of the choice."""
+    """A finished sweep. table: sweep.csv, the best trial first. best: a run of the chosen trial."""
 
     folder: Path
     table: DataFrame
@@ -215,10 +216,11 @@ def sweep(
 ) -> Swept:
     """Try settings in many runs, and choose by validation error, as ``fedproto sweep`` does.
 
-    data, config, changes and the columns: as for `run`. grid: the values of each setting, by
-    dotted key. ranges: texts such as ``1e-4..1e-2:log``, for search ``random`` or ``optuna`` with a
-    number of trials. folder: by default one in sweeps, named after the settings. The same call
-    resumes a sweep that was stopped. parallel: runs at a time.
+    data, config, changes and the columns: as for `run`. grid: for each setting, by its dotted key,
+    the values to try. ranges: for each setting, a text such as ``1e-4..1e-2:log``. Ranges need
+    search ``random`` or ``optuna`` and a number of trials. folder: by default a folder in sweeps,
+    named after the settings. The same call resumes a sweep that was stopped. parallel: how many
+    runs are made at the same time.
     """
     import pandas as pd
 
@@ -255,9 +257,9 @@ def sweep(
 class ClientModel:
     """The model that a client ended with.
 
-    parameters: without a client axis, under the method's names. scale: of the client's values
-    (forecasting: the numbers of `TrainedSeries`, such as mean and std). errors: its validation and
-    test metrics. kept_round: the model's round.
+    parameters: the model's parameters, without a client axis, under the method's names. scale: the
+    scale of the client's values (for forecasting, the numbers of `TrainedSeries`, such as mean and
+    std). errors: the validation and test metrics. kept_round: the round that the model is from.
     """
 
     client: str
@@ -271,7 +273,7 @@ class ClientModel:
 class Run:
     """A finished run, read from its folder (docs/artefacts.md).
 
-    path: the folder. summary: of summary.json. settings: all settings of the run.
+    path: the folder. summary: the content of summary.json. settings: all settings of the run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -297,14 +299,14 @@ class Run:
 
     @property
     def rounds(self) -> DataFrame:
-        """The rounds of rounds.jsonl, a row each. Nested figures have dots, as ``loss.total``."""
+        """The rounds in rounds.jsonl, a row each. Nested figures have names like ``loss.total``."""
         import pandas as pd
 
         return pd.json_normalize(read_rounds(self.path)).set_index("round")
 
     @property
     def clients(self) -> DataFrame:
-        """The clients of clients.csv, a row each: group is "" and a number NaN where unknown."""
+        """The clients in clients.csv, a row each. An unknown group is "", an unknown number NaN."""
         import pandas as pd
 
         table = read_clients(self.path)
@@ -313,9 +315,10 @@ class Run:
         return frame.astype(dict.fromkeys(counts, int))
 
     def model(self, client: str) -> ClientModel:
-        """Return a client's kept model, for a simulation, whose node state is in the folder.
+        """Return a client's kept model.
 
-        Raises `FedProtoError` if there is no such model.
+        The run must be a simulation, because the nodes' state must lie in its folder. Raises
+        `FedProtoError` if there is no such model.
         """
         from fedproto_app.node.state_file import node_folders
         from fedproto_app.node.store import ClientStore
@@ -340,9 +343,10 @@ class Run:
         """Return the test predictions of every client with a kept model, with intervals.
 
         Each value of the test part is forecast once, data.horizon values at a time, from the values
-        before them. Columns: unique_id, ds, y (what came, NaN where missing), y_hat, and the
-        interval ends lo-80, hi-80, lo-95 and hi-95, all in the series' units. Raises
-        `FedProtoError` if the run is no simulation of forecasts, or if its data have changed.
+        before them. Columns: unique_id, ds, y (the true value, NaN if it is missing), y_hat, and
+        the ends of the intervals lo-80, hi-80, lo-95 and hi-95. All are in the series' units.
+        Raises `FedProtoError` if the run is not a simulation of forecasts, or if its data have
+        changed.
         """
         from fedproto_app.report.forecasting.examples import (
             evaluated_clients,
@@ -384,19 +388,19 @@ class Run:
         """Forecast the next values of the clients' series with intervals, in the series' units.
 
         frame: the series up to now, with columns as for `run`. None means the series that the run's
-        source has now. steps: by default data.horizon. clients: the clients that must be forecast,
-        by default all that can be. future: the columns known in advance for the next steps, a row
-        for each client and time, or for each time if all clients have the same. None means the rows
-        after the last values, and data.covariates. levels: of the intervals, in percent, from 1 to
-        99.
+        source has now. steps: how many, by default data.horizon. clients: the clients that must be
+        forecast. If none are named, all that can be are forecast. future: the next steps of columns
+        known in advance, with a row for each client and time, or for each time if all clients have
+        the same values. None means that these come from the rows after the last values and from
+        data.covariates. levels: the levels of the intervals, in percent, from 1 to 99.
 
-        Returns a row per client and step with the columns unique_id, ds (a time, or a step without
-        times), y_hat, and the interval ends, such as lo-80 and hi-80, which are NaN beyond
-        data.horizon steps. Ids and times are written as in the frame. At weekdays and times of day
-        that never have a value, forecasts are NaN and a warning says so. Warns of clients in the
-        data that cannot be forecast, for instance because they did not train, and of changes to
-        columns known in advance. Raises `FedProtoError` if one of `clients`, or every client,
-        cannot be forecast, or if a column known in advance lacks a value.
+        Returns a row per client and step with the columns unique_id, ds (a time, or a step if there
+        are no times), y_hat, and the ends of the intervals, such as lo-80 and hi-80. These are NaN
+        beyond data.horizon steps. Ids and times are written as in the frame. At weekdays and times
+        of day that never have a value, forecasts are NaN, and a warning says so. Warnings also name
+        clients in the data that cannot be forecast, for instance because they did not train, and
+        changes to columns known in advance. Raises `FedProtoError` if one of `clients`, or every
+        client, cannot be forecast, or if a column known in advance lacks a value.
         """
         import numpy as np
 
@@ -449,7 +453,7 @@ Runs = Run | str | Path | Iterable[Run | str | Path]
 
 
 class _CallableRoom(ModuleType):
-    """The package `fedproto_app.report`, which has the name of a function of this interface."""
+    """Lets the package `fedproto_app.report` be called, because `report` here has the same name."""
 
     def __call__(self, runs: Runs, path: str | Path | None = None) -> Path:
         return report(runs, path)
@@ -489,14 +493,14 @@ def _settings_of(
     changes: Mapping[str, object],
     folder: str,
 ) -> dict[str, object]:
-    """Return the settings that the arguments of `run` stand for, with dotted keys.
+    """Return the settings that follow from the arguments of `run`, with dotted keys.
 
-    A frame is saved below `output.dir`, or else below folder, for the worker processes.
+    A frame is saved for the worker processes, in `output.dir` or, if that is not set, in folder.
     """
     is_frame = not (data is None or isinstance(data, str | Path | Mapping))
     if not is_frame and data is not None:
         if config is not None:
-            raise SettingsError("settings are given twice; the first argument may be a frame")
+            raise SettingsError("settings are given twice; the first argument should be a frame")
         config = data  # type: ignore[assignment]
     table = _table(config) | _changes(changes)
     if isinstance(model, Mapping):  # the table [model]
@@ -565,9 +569,9 @@ def _name_of(model: object) -> str:
 def _moments(
     series: Sequence[_Clocked], positions: Sequence[ArrayLike]
 ) -> DatetimeIndex | NDArray[np.int64]:
-    """Return the times at positions on the clocks of series, or the positions without clocks.
+    """Return the times at these positions on the series' clocks, or the positions if one has none.
 
-    positions: arrays for each of the series. Times with an offset from UTC are in UTC.
+    positions: an array for each of the series. Times with an offset from UTC are in UTC.
     """
     import numpy as np
     import pandas as pd
@@ -582,7 +586,7 @@ def _moments(
 
 
 class _Clocked(Protocol):
-    """A series or a forecast."""
+    """A series or a forecast, which may have a clock."""
 
     @property
     def clock(self) -> Clock | None: ...
@@ -593,7 +597,7 @@ def _frame(
     moments: DatetimeIndex | NDArray[np.int64],
     parts: Sequence[Mapping[str, NDArray[np.floating]]],
 ) -> DataFrame:
-    """Return unique_id, ds and the columns of the clients' parts, one below the other."""
+    """Return a frame with unique_id, ds and the parts' columns, one client below the other."""
     import numpy as np
     import pandas as pd
 

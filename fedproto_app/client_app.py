@@ -1,7 +1,7 @@
-"""The ClientApp: message → node → reply. No algorithm.
+"""The ClientApp: message → node → reply. It contains no algorithm.
 
-A SuperNode starts a new process for every message, which imports this module first. So slow
-modules are imported only by the orders that need them.
+For every message a SuperNode starts a new process, which imports this module first. So slow modules
+are imported only by the orders that need them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ app = ClientApp()
 
 @app.query("alive")
 def alive(message: Message, context: Context) -> Message:
-    """Answer a probe at once. An order that this node has not answered yet is then lost."""
+    """Answer a probe at once. An order sent before the probe and not answered is lost."""
     return write_alive(reply_to=message)
 
 
@@ -54,7 +54,7 @@ def question(message: Message, context: Context) -> Message:
 
 @app.query("masking")
 def masking(message: Message, context: Context) -> Message:
-    """Do a step of a masked sum, before or after the training."""
+    """Take a step of a masked sum, before or after the training."""
     from fedproto_app.node.masking import answer_masking
     from fedproto_app.node.process import in_simulation
 

@@ -3,8 +3,8 @@
     forecaster = Forecaster(method="kindred", freq="h", horizon=24).fit(frame)
     forecaster.predict(level=[80, 95])
 
-It trains one run (`fedproto_app.run`), which stays in ``run_``. A copy, or a forecaster that was
-written to a file and read by another process, has the run's models and series with it.
+It trains one run (`fedproto_app.run`), which stays in ``run_``. A copy contains the run's models
+and series. So does a forecaster that was written to a file and read by another process.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Forecaster:
     """Forecasts of many series, each a client that trains with the others.
 
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
-    ("h", "30min", "B", "MS", "QE"), or 1 for counted steps. None: not checked. horizon: the number
-    of values forecast at once, with intervals. period, calendar: by default those that suit the
-    step of the data. known: the columns of the frame known in advance, such as a
-    weather forecast. model: as for `run`. settings: further settings, with dotted keys or nested.
-    folder: for the runs, by default a temporary folder, which is removed with the forecaster.
-    on_round, progress: as for `run`.
+    ("h", "30min", "B", "MS", "QE"), or 1 for counted steps. If it is None, the step is not checked.
+    horizon: how many values a forecast predicts, with intervals. period, calendar: by default those
+    that suit the step of the data. known: those columns of the frame that are known in advance,
+    such as a weather forecast. model: as for `run`. settings: further settings, with dotted keys or
+    nested. folder: where runs are kept, by default a temporary folder, which is removed with the
+    forecaster. on_round, progress: as for `run`.
 
-    run_: the `Run` after `fit`. In a copy without `folder` it is a part of the run, in a temporary
-    folder of the copy: its settings, results, models and series, without what training needs.
+    run_: the `Run` after `fit`. If `folder` is not set, a copy has a temporary folder with a part
+    of the run: its settings, results, models and series, without what training needs.
     """
 
     method: str = "kindred"
@@ -64,7 +64,7 @@ class Forecaster:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def set_params(self, **params: object) -> Self:
-        """Set parameters by name. Raises `FedProtoError` for a name that is no parameter."""
+        """Set parameters by name. Raises `FedProtoError` if there is no such parameter."""
         names = [field.name for field in fields(self)]
         for name, value in params.items():
             if name not in names:
@@ -119,13 +119,13 @@ class Forecaster:
     ) -> DataFrame:
         """Forecast the next h values of every series, by default as many as the horizon.
 
-        level: the intervals to add, in percent, from 1 to 99. new_df: the values up to now of
-        clients that trained, in columns as for `fit`. X_df: the columns known in advance for the
-        next h steps, `future` of `Run.forecast`. Returns the columns unique_id, ds and y_hat,
-        and for each level lo and hi, such as lo-80 and hi-80. The first two have the names given to
-        `fit`, and are written as in the frame. Warns of clients of new_df that did not train, have
-        too few values, or whose values end before their training data. Raises `FedProtoError` if no
-        client can be forecast.
+        level: the levels of intervals to add, in percent, from 1 to 99. new_df: the values up to
+        now of clients that trained, in columns as for `fit`. X_df: the columns known in advance for
+        the next h steps, as `future` of `Run.forecast`. Returns the columns unique_id, ds and
+        y_hat, and lo and hi for each level, such as lo-80 and hi-80. The first two columns have the
+        names given to `fit`, and are written as in the frame. Warnings name the clients of new_df
+        that did not train, that have too few values, or whose values end before their training
+        data. Raises `FedProtoError` if no client can be forecast.
         """
         import numpy as np
 
@@ -165,7 +165,7 @@ class Forecaster:
         return self._temporary
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what a copy needs, with the run's files if they lie in the temporary folder."""
+        """Return what a copy needs. This includes the run's files if its folder is temporary."""
         state = {**self.__dict__}
         temporary = state.pop("_temporary", None)
         if "_run" in state and temporary is not None and self.run_.path.is_relative_to(temporary):
@@ -179,16 +179,16 @@ class Forecaster:
             self._run = _unpacked(files, self._temporary_folder())
 
 
-# The files of a run's folder that `Run` reads, without checkpoints, reports and pictures.
+# Files in a run's folder that `Run` reads. Checkpoints, reports and pictures are not among them.
 _PARTS = ("summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state/*/settings.toml")
-_STEPS_COMPARED = 30  # with those of freq, so that months and weeks show all their lengths
-_RUN, _SERIES, _COVARIATES = "run", "series.npz", "covariates"  # in the folder of a copy
+_STEPS_COMPARED = 30  # how many steps are compared with freq, enough for all lengths of months
+_RUN, _SERIES, _COVARIATES = "run", "series.npz", "covariates"  # names in the folder of a copy
 
 
 def _packed(run: Run) -> dict[str, bytes]:
-    """Return the content of the files that forecasts need, by their path in the folder of a copy.
+    """Return the content of the files that forecasts need, by path in the folder of a copy.
 
-    Raises `FedProtoError` if they are gone.
+    Raises `FedProtoError` if the files are gone.
     """
     from fedproto_app.node.state_file import FILE_NAME, StateFile
 
@@ -223,17 +223,18 @@ def _unpacked(files: Mapping[str, bytes], folder: Path) -> Run:
     data, places = unpacked.settings.data, {"path": str(folder / _SERIES)}
     if data.covariates:
         table = folder / _COVARIATES / Path(data.covariates).name
-        places["covariates"] = str(table if table.exists() else table.parent)  # or of several files
+        # A table of several files lies in _COVARIATES itself.
+        places["covariates"] = str(table if table.exists() else table.parent)
     data = data.model_copy(update=places)
     unpacked.settings = unpacked.settings.model_copy(update={"data": data})
     return unpacked
 
 
 def _offsets(freq: str | int | BaseOffset) -> list[BaseOffset]:
-    """Return the steps that pandas writes like this, none for an int.
+    """Return the steps that this text may mean in pandas, none for an int.
 
-    M, Q and Y, as periods have them, are the steps from their start and from their end. Raises
-    `DataError` if there is no such step.
+    M, Q and Y, which pandas uses for periods, may mean steps from start to start or from end to
+    end. Raises `DataError` if pandas knows no such step.
     """
     from pandas.tseries.frequencies import to_offset
 
@@ -245,15 +246,16 @@ def _offsets(freq: str | int | BaseOffset) -> list[BaseOffset]:
     lower = str(freq).lower()
     with suppress(ValueError):
         to_offset(lower)
-        raise DataError(f"freq = {freq!r}: pandas writes {lower!r}")  # earlier H for h
+        raise DataError(f"freq = {freq!r}: pandas writes {lower!r}")  # older versions had H for h
     raise DataError(f"freq = {freq!r}: pandas knows no such step")
 
 
 def _require_step(
     series: Sequence[ClientSeries], freq: str | int | BaseOffset, offsets: Sequence[BaseOffset]
 ) -> None:
-    """Raise `DataError` if the series have another step than freq, which is one of these offsets of
-    pandas, none for an int."""
+    """Raise `DataError` if the series have another step than freq.
+
+    offsets: the pandas offsets that freq may mean, none for an int."""
     import numpy as np
     import pandas as pd
     from pandas.tseries.offsets import Week

@@ -1,4 +1,4 @@
-"""The ServerApp: settings → roster → strategy → artefacts. No algorithm."""
+"""The ServerApp: settings → roster → strategy → artefacts. It contains no algorithm."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedproto_app.trust.privacy_loss import privacy_plan
 
 app = ServerApp()
 
-_LOG_WIDTH = 80  # of the table; Flower writes a level before each line
+_LOG_WIDTH = 80  # width of the table. Flower writes a level before each line
 
 
 @app.main()
@@ -51,22 +51,22 @@ def main(grid: Grid, context: Context) -> None:
 
 @dataclass
 class _StartedRun:
-    """The folder of a run, once there is one."""
+    """The folder of a run, None until it exists."""
 
     folder: RunFolder | None = None
 
 
 @contextmanager
 def reporting_errors() -> Iterator[_StartedRun]:
-    """Write an error that stops the run to the log and, once the folder exists, to ``error.txt``.
+    """Write an error that stops the run to the log, and to ``error.txt`` if the folder exists.
 
-    After the block other processes can write to the folder.
+    After the block, other processes can write to the folder.
     """
     started = _StartedRun()
     try:
         yield started
     except (FedProtoError, OSError, SafetensorError) as error:
-        ours = isinstance(error, FedProtoError)  # others: a full disk, for example
+        ours = isinstance(error, FedProtoError)  # another error may be a full disk, for example
         reason = str(error) if ours else f"the server cannot write its artefacts: {error}"
         tell("stopped", ERROR, reason=reason)
         if started.folder is not None:
@@ -84,9 +84,9 @@ def conduct(
     persistence: Persistence | None = None,
     watching: Sequence[Listener] = (),
 ) -> None:
-    """Wait for the nodes, train, and write the results. Resume from a checkpoint if set so.
+    """Wait for the nodes, train, and write the results. Resume a checkpoint if this is set.
 
-    watching: further listeners of each round.
+    watching: further listeners to each round.
     """
     settings = folder.settings
     checkpoint = folder.resume() if settings.output.resume else None
@@ -99,8 +99,8 @@ def conduct(
     strategy = make_strategy(settings, federation)
     progress = Progress(array_record(strategy.initial_arrays()))
     costs = Costs()
-    # The order matters: the line is made first, ε is added before others write it, and if patience
-    # and privacy both stop the run, patience is the reason.
+    # The order matters. The round's line is made first, and ε is added before others write the
+    # line. If patience and privacy both stop the run, patience is given as the reason.
     listeners = [
         RoundLine(settings.task),
         *federation.early_ends,
@@ -124,7 +124,7 @@ def conduct(
                 listener.recall(checkpoint.listeners)
         try:
             stopped = run_rounds(strategy, federation, grid, progress, [*listeners, checkpoints])
-        finally:  # a run that fails keeps its results so far
+        finally:  # a run that fails keeps the results that it has so far
             folder.write_clients(federation)
             folder.write_findings(strategy.findings())
         if stopped == PRIVACY:
@@ -137,7 +137,7 @@ def conduct(
 def show(folder: Path) -> None:
     """Draw the run's pictures and write its report.
 
-    They are a convenience: a failure to make them must not fail a finished run.
+    They are a convenience, so a finished run must not fail if they cannot be made.
     """
     from fedproto_app.report.charts import draw
     from fedproto_app.report.page.document import report_of
@@ -150,7 +150,7 @@ def show(folder: Path) -> None:
 
 
 def log_table(folder: Path) -> None:
-    """Write the run's table to the log, which is all that ``flwr run`` shows."""
+    """Write the run's table to the log, because ``flwr run`` shows nothing but the log."""
     from rich.console import Console
 
     from fedproto_app.report.page import REPORT

@@ -2,18 +2,18 @@
 
 A node's state folder contains the tensors, the run's settings, and for every kept model the scale
 of its training data. New values are standardised with this scale, never with their own. A model
-forecasts H values at once. Further values come in blocks of H, which take the forecasts before them
-as inputs.
+forecasts H values at once. Further values are forecast in blocks of H, whose inputs include the
+earlier forecasts.
 
 If models see the calendar, times are read from the source's clock, so a file may begin anywhere. A
-source without times counts steps: its data must begin where the training data began. A client whose
-values end before those that it was trained on is not forecast, as far as that can be seen.
+source without times counts steps, so its data must begin where the training data began. A client
+is not forecast if its values evidently end before those that it was trained on.
 
-Forecasts and intervals of a client end at 0 if neither its train part nor the new values are ever
-negative. They are written with the data's decimals, in the layout of the data.
+A client's forecasts and intervals do not go below 0 if its train part and its new values are never
+negative. They are written in the layout of the data, with as many decimals.
 
-A weekday or time of day at which a client never has a value gets no forecast (`data.empty_times`).
-As in training, the value before it takes its place among the inputs of later forecasts.
+There is no forecast for weekdays and times of day at which a client never has a value
+(`data.empty_times`). As in training, inputs of later forecasts repeat the value before them.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _MOST_DECIMALS = 9
 
 @dataclass(frozen=True)
 class ClientForecast:
-    """A client's next values, in the series' own units.
+    """A client's next values, in the units of its series.
 
-    values: [n], NaN at the client's empty times. limits: by column, such as lo-80 and hi-80, the
-    ends of the intervals, [n] each, NaN where unknown. first: position of the first value on the
-    source's clock. last: the newest observed value. gap: number of missing values between `last`
-    and the first forecast. table: the columns of the table that the series comes from. decimals: of
-    the series' values, None for many. empty_times: the times without a forecast in words, such as
-    "on Sundays", "" if all have a forecast.
+    values: [n], NaN at the client's empty times. limits: the ends of the intervals by column, such
+    as lo-80 and hi-80, [n] each, NaN if unknown. first: the position of the first forecast on the
+    source's clock. last: the newest observed value. gap: how many values are missing between `last`
+    and the first forecast. table: the columns of the table that the series comes from. decimals:
+    how many decimals the series' values have, None for many. empty_times: in words, the times
+    without a forecast, such as "on Sundays", or "" if there are none.
     """
 
     client: str
@@ -84,12 +84,14 @@ class ClientForecast:
         return [int(name.removeprefix("lo-")) for name in self.limits if name.startswith("lo-")]
 
     def when(self, ahead: int) -> str:
-        """Return the time of a forecast, or its step (from 0) if the source has no times."""
+        """Return the time of a forecast, or its step if the source has no times.
+
+        ahead: the number of the forecast, from 0."""
         position = self.first + ahead
         return str(position) if self.clock is None else self.clock.time(position)
 
     def text(self, number: float, decimal: str = ".") -> str:
-        """Return a number with the decimals of the series, "" for NaN. decimal: the sign."""
+        """Return a number with the decimals of the series, "" for NaN. decimal: decimal sign."""
         if np.isnan(number):
             return ""
         if self.decimals is None:
@@ -101,12 +103,12 @@ class ClientForecast:
 def write_csv(
     forecasts: Sequence[ClientForecast], file: TextIO, layout: Layout = "as-data"
 ) -> None:
-    """Write values and limits as the data's table is written. Unknown values are empty.
+    """Write values and limits in the form of the data's table. Unknown values are empty.
 
     A long table has a row per client and step. A wide one has a row per step and a column per
-    client, then columns such as ``north-lo-80``. Names, delimiter and decimal sign are the data's.
-    layout: "long" writes ``unique_id, ds, y_hat`` and limits, with commas and decimal points,
-    whatever the data's layout, as do forecasts of data that are no table.
+    client, then columns such as ``north-lo-80``. Names, delimiter and decimal sign are those of the
+    data. layout: "long" writes ``unique_id, ds, y_hat`` and limits, with commas and decimal points,
+    whatever the layout of the data. The same form is used if the data are not a table.
     """
     columns, names_of_limits = forecasts[0].table, list(forecasts[0].limits)
     if layout == "long" or columns is None:
@@ -130,7 +132,7 @@ def _long_rows(forecast: ClientForecast, decimal: str) -> Iterator[list[str]]:
 
 
 def _wide_rows(forecasts: Sequence[ClientForecast], decimal: str) -> Iterator[list[str]]:
-    """Yield the rows of a table whose columns all end with its last row."""
+    """Yield the rows of a wide table. All forecasts start and end at the same steps."""
     for ahead in range(len(forecasts[0].values)):
         values = [forecast.text(forecast.values[ahead], decimal) for forecast in forecasts]
         limits = [
@@ -142,10 +144,10 @@ def _wide_rows(forecasts: Sequence[ClientForecast], decimal: str) -> Iterator[li
 
 
 def decimals_of(values: NDArray[np.float64]) -> int | None:
-    """Return how many decimals the values [T] have, None for more than nine.
+    """Return how many decimals forecasts of values [T] get, None if the values have more than nine.
 
-    There are more where one unit of the last would exceed the values' standard deviation, so that
-    forecasts of small counts do not all become 0.
+    They get at least as many as the values have. One unit of the last decimal must also not exceed
+    the values' standard deviation, or all forecasts of small counts would become 0.
     """
     present = values[np.isfinite(values)]
     rounding = 1e-14 * np.abs(present)
@@ -162,17 +164,17 @@ def decimals_of(values: NDArray[np.float64]) -> int | None:
 
 
 def reasons_for_gaps(forecasts: Sequence[ClientForecast]) -> dict[str, str | None]:
-    """Return why a client has no forecast for some of the times, None for the others."""
+    """Return why clients have no forecast for some times, or None for clients that have all."""
     return {
-        forecast.client: f"no forecast {forecast.empty_times}, as none ever had a value"
+        forecast.client: f"no forecast {forecast.empty_times}, because no value was ever there"
         if forecast.empty_times
         else None
         for forecast in forecasts
     }
 
 
-_DEEPEST = 3  # folders from a run's parent to a node's state: <run>/state/<node>
-_MOST_CHOICES = 20  # choices in a message
+_DEEPEST = 3  # how deep a node's state lies below a run's parent folder: <run>/state/<node>
+_MOST_CHOICES = 20  # how many choices a message lists
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class NodeState:
 def open_state(folder: Path) -> NodeState:
     """Return the state in a node's folder, or in the only such folder below this one.
 
-    Raises `FedProtoError` if there is none or more than one, or if it is of another task.
+    Raises `FedProtoError` if there is no state or more than one, or if its task does not forecast.
     """
     state_folder = _state_folder(folder)
     try:
@@ -202,8 +204,8 @@ def open_state(folder: Path) -> NodeState:
         raise FedProtoError(f"{state_folder / SETTINGS_FILE}: {error}") from None
     if not task_record(settings.task).forecasts:
         raise FedProtoError(
-            f"{state_folder}: its models are of task = {settings.task!r}; only those of task = "
-            "'forecasting' forecast"
+            f"{state_folder}: its models are of task = {settings.task!r}; only models of task = "
+            "'forecasting' can forecast"
         )
     return NodeState(state_folder, settings, ClientStore(state_folder))
 
@@ -228,7 +230,7 @@ def _state_folder(folder: Path) -> Path:
         more = f" and {len(folders) - _MOST_CHOICES} more" if len(folders) > _MOST_CHOICES else ""
         choices = ", ".join(map(str, folders[:_MOST_CHOICES]))
         raise FedProtoError(
-            f"{folder}: the state of several nodes is in it, name one: {choices}{more}"
+            f"{folder}: contains the state of several nodes; name one: {choices}{more}"
         )
     return folders[0]
 
@@ -236,8 +238,8 @@ def _state_folder(folder: Path) -> Path:
 def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str, Tensor]:
     """Return the client's kept model, without the client axis.
 
-    The parameters that it predicts with have the task's names, and the method's memory is included
-    as ``memory/…``. Parameters that the client never trained have their initial values. Raises
+    The parameters that it predicts with have the task's names. The method's memory is included as
+    ``memory/…``. Parameters that the client never trained have their initial values. Raises
     `FedProtoError` if there is no kept model, or if parts of it are missing.
     """
     if (tensors := store.read_kept(client)) is None:
@@ -255,9 +257,9 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
 
 
 def open_run(folder: Path) -> list[NodeState]:
-    """Return the states of all nodes of a simulation, which lie in the run's folder.
+    """Return the states of all nodes of a simulation. They lie in the run's folder.
 
-    Raises `FedProtoError` if there is none, or if the run has another task.
+    Raises `FedProtoError` if there is none, or if the run's task does not forecast.
     """
     return [open_state(path) for path in node_folders(folder)]
 
@@ -276,15 +278,16 @@ def forecast(
     clients: Collection[str] = (),
     levels: Sequence[int] = LEVELS,
 ) -> tuple[list[ClientForecast], dict[str, str]]:
-    """Return the clients' forecasts in the order of the series, and the reasons of the others.
+    """Return the clients' forecasts in the order of the series, and why others have none.
 
-    states: of one node, or of all nodes of a run. series: see `load_histories`. Only the known
-    columns that were used in training are used. clients: the clients that must be forecast, or if
-    empty, all that can be. levels: of the intervals, in percent, from 1 to 99.
+    states: the state of one node, or of all nodes of a run. series: see `load_histories`. Of their
+    known columns, only those from the training are used. clients: the clients that must be
+    forecast. If none are named, all that can be are forecast. levels: the levels of the intervals,
+    in percent, from 1 to 99.
 
     Raises `DataError` if a required client cannot be forecast, if none can, if a known column of
     the training is missing or lacks a value, if the steps do not fit into memory, or if a series
-    has another sampling step than in training, or another kind of times.
+    has another sampling step or another kind of times than in training.
     """
     for level in levels:
         if level not in range(1, 100):
@@ -295,7 +298,8 @@ def forecast(
         require_forecasts(node.settings)
     owners = {name: node for node in nodes for name in node.store.kept_clients()}
     reasons = _reasons_against(nodes, owners, series)
-    # If no client can be forecast, the reason of the first in the data, else in the state.
+    # If no client can be forecast, the error gives the reason for the first one in the data, or
+    # else in the state.
     all_clients = [*(history.name for history in series), *reasons]
     for name in clients or ([] if None in reasons.values() else all_clients):
         if (reason := reasons.get(name, "neither in the data nor in the state")) is not None:
@@ -324,7 +328,7 @@ def trained_columns(
 ) -> tuple[str, ...]:
     """Return the columns known in advance that a run's models were trained with, () for none.
 
-    Raises `FedProtoError` if a table of the future is given, but has nothing to give.
+    Raises `FedProtoError` if a table of the future is given, but the models cannot use it.
     """
     columns: list[str] = []
     for node in states:
@@ -340,7 +344,7 @@ def trained_columns(
 
 
 def _with_columns(series: ClientSeries, columns: Sequence[str], steps: int) -> ClientSeries:
-    """Return the series with the known columns of its training alone.
+    """Return the series with only those known columns that were used in its training.
 
     Raises `DataError` if one of them is missing or lacks a value that forecasts need.
     """
@@ -372,7 +376,7 @@ def _trained_on(node: NodeState, client: str) -> TrainedSeries:
 def _reasons_against(
     nodes: Sequence[NodeState], owners: Mapping[str, NodeState], series: Sequence[ClientSeries]
 ) -> dict[str, str | None]:
-    """Return for each client of the data or the states why it cannot be forecast, or None."""
+    """Return why each client in the data or the states cannot be forecast, or None if it can."""
     place = nodes[0].folder if len(nodes) == 1 else nodes[0].folder.parent
     reasons: dict[str, str | None] = {
         history.name: _why_not(history, owners[history.name])
@@ -384,7 +388,7 @@ def _reasons_against(
 
 
 def _why_not(series: ClientSeries, node: NodeState) -> str | None:
-    """Return why the client's values are too few or too old, or None."""
+    """Return why the client's values are too few or too old, or None if they are neither."""
     data = node.settings.data
     if not len(series.values):
         return "no value is present"
@@ -395,7 +399,7 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
     if (clock := series.clock) is not None:
         before = trained.clock
         if before is None or (before.rhythm, before.utc) != (clock.rhythm, clock.utc):
-            return None  # another clock, which `_require_same_clock` refuses where it matters
+            return None  # another clock. `_require_same_clock` refuses it if that matters
         return (
             f"its values end at {clock.time(end - 1)}, before those that it was trained on, which "
             f"end at {clock.time(trained.end - 1)}; give its values up to now"
@@ -410,8 +414,10 @@ def _why_not(series: ClientSeries, node: NodeState) -> str | None:
 
 
 def _require_same_clock(series: ClientSeries, trained: TrainedSeries, data: DataSettings) -> None:
-    """Refuse data with another sampling step, because a period would have another length, and
-    local times for a model of times in UTC or the reverse, because hours would differ."""
+    """Refuse data with another sampling step, because periods would have another length.
+
+    Also refuse local times for a model of times in UTC, or the reverse, because hours would
+    differ."""
     if trained.clock is None:
         if data.times and series.clock is not None:
             raise DataError(
@@ -468,8 +474,10 @@ def _forecasts(
 
 
 def _response_of(state: NodeState, client: ClientSeries, period: int) -> NDArray[np.float64]:
-    """Return what the known columns do to a client's series, on its standard scale, [T'], from its
-    first value to the end of the columns. It is empty if the model was trained without any."""
+    """Return a client's response to the known columns on the series' standard scale [T'].
+
+    It reaches from the first value to the end of the columns, and is empty if the model was trained
+    without known columns."""
     numbers = state.store.record(client.name).response
     if not numbers:
         return np.zeros(0)
@@ -482,8 +490,9 @@ def _histories(
     responses: Sequence[NDArray[np.float64]],
     data: DataSettings,
 ) -> Matrix:
-    """Return the newest values that the windows need, [K, L], without the response, with gaps
-    filled as in training, and with 0 before the first value of a shorter series."""
+    """Return the newest values that the windows need, without the response [K, L].
+
+    Gaps are filled as in training. Places before the first value of a short series are 0."""
     histories = np.zeros((len(cohort), reach(data)))
     for row, (client, scale) in enumerate(zip(cohort, scales, strict=True)):
         values = scale.standardised(client.values)
@@ -503,11 +512,11 @@ def _next_values(
     begin: NDArray[np.int64],
     empty: NDArray[np.bool_],
 ) -> NDArray[np.float64]:
-    """Return the next values [K, n] of the histories [K, L], on the models' scale.
+    """Return the next values [K, n] after the histories [K, L], on the models' scale.
 
-    missing: [K], how many places of each history are before its first value. begin: [K], the
-    position of each client's first forecast on the source's clock. empty: [K, n], n a multiple of
-    H, the empty times, which take the value before them.
+    missing: [K], how many places of each history lie before its first value. begin: [K], the
+    position of each client's first forecast on the source's clock. empty: [K, n], which times are
+    empty. These take the value before them. n is a multiple of H.
     """
     data, length = task.settings.data, history.shape[1]
     values = np.concatenate([history, np.empty(empty.shape)], axis=1)
@@ -531,9 +540,9 @@ def _client_forecast(
     period: int,
     levels: Sequence[int],
 ) -> ClientForecast:
-    """Return a forecast without values at its empty times.
+    """Return a client's forecast, which has no values at its empty times.
 
-    values, half_widths: [n] and [L, n], in the series' units. Only the first H values have
+    values, half_widths: [n] and [L, n], in the units of the series. Only the first H values have
     intervals.
     """
     if not np.isfinite(values).all():
@@ -561,7 +570,7 @@ def limits_of(
     floor: float,
     levels: Sequence[int] = LEVELS,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return lo and hi of each level, [n] each: values [n] ± half_widths [L, n], at least floor."""
+    """Return lo and hi [n] for each level: values [n] ± half_widths [L, n], but at least floor."""
     names = [f"{side}-{level}" for level in levels for side in ("lo", "hi")]
     ends = [values + sign * half for half in half_widths for sign in (-1, 1)]
     return dict(zip(names, (np.maximum(end, floor) for end in ends), strict=True))

@@ -1,5 +1,5 @@
 """Methods that the app's own methods are compared with (docs: compared.md).
 
-They use `fedproto_app` as a package of a user's does, and the app runs without them. A method is a
-module or a folder with a record ``METHOD``, and `fedproto_app.core.methods` lists it by that.
+They use `fedproto_app` as a user's package does, and the app runs without them. A method is a
+module or a folder with a record ``METHOD``, by which `fedproto_app.core.methods` lists it.
 """

@@ -1,8 +1,8 @@
 """APFL (Deng, Kamani, Mahdavi, "Adaptive Personalized Federated Learning", 2020).
 
 A client trains its copy w of the global model and a personal model v, and predicts with their
-mixture v̄ = α·v + (1 − α)·w. Its v learns from the loss at v̄ with w held fixed, and so does α,
-whose gradient is ⟨v − w, ∇f(v̄)⟩. Only w is sent.
+mixture v̄ = α·v + (1 − α)·w. v is trained on the loss at v̄ with w held fixed, and so is α, whose
+gradient is ⟨v − w, ∇f(v̄)⟩. Only w is sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedproto_compared.common.personal_model import PERSONAL, PersonalModelLearn
 class ApflSettings(Section):
     """``[apfl]``."""
 
-    alpha: ShareOrEither = setting(0.5, "initial share of the personal model (α)")
+    alpha: ShareOrEither = setting(0.5, "initial weight of the personal model (α)")
     adaptive: bool = setting(True, "learn α")
 
 
@@ -59,7 +59,7 @@ class ApflLearner(PersonalModelLearner[Context]):
     def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return v̄, whose gradient reaches v and α but not w."""
         alpha = parameters[MIX]
-        share = alpha + (alpha.clamp(0, 1) - alpha).detach()  # within 0 … 1, gradient as it is
+        share = alpha + (alpha.clamp(0, 1) - alpha).detach()  # cut to 0 … 1, gradient unchanged
         mixed = {}
         for name, personal in self.personal_model(parameters).items():
             part = share.view(-1, *[1] * (personal.dim() - 1))

@@ -2,13 +2,13 @@
 classifier re-training with federated features", IJCAI 2022).
 
 A client trains FedAvg's model as in FedAvg. Before training it encodes its images with the received
-encoder and computes, for each of its classes, the mean gradient of cross-entropy at the received
-re-trained classifier φ. It sends the model and the gradients. Clients are evaluated with the global
-encoder and φ.
+encoder. For each of its classes, it computes the mean gradient of cross-entropy at φ, the
+re-trained classifier that it received. It sends the model and the gradients. Clients are evaluated
+with the global encoder and φ.
 
-The server holds m features S_c of each class, which begin as noise. Each round it moves them until
-their gradients at φ point in the same directions as the clients'. Then a fresh classifier, trained
-on all of S, becomes the next φ. FedAvg's model does not depend on φ.
+The server holds m features S_c of each class, which begin as noise. Each round it moves them so
+that their gradients at φ point in the same directions as the clients'. Then a fresh classifier is
+trained on all of S and becomes the next φ. FedAvg's model does not depend on φ.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from fedproto_app.tasks.images.task import ClassificationTask
 # The maths of classifier re-training with federated features (Shang et al., IJCAI 2022).
 #
 # A linear classifier on representations of width d is [C, d + 1]: row j holds the weights of class
-# j, and in its last column their bias. A gradient with respect to it has the same shape.
+# j, with the bias in the last column. A gradient with respect to it has the same shape.
 
 _NEVER_ZERO = 1e-6  # added to products of norms
-_ROUNDING = 1e-3  # of sums in float32
-_NO_BIAS = 1e-9  # added to biases: p of an image whose gradient is practically 0
+_ROUNDING = 1e-3  # largest rounding error of sums in float32
+_NO_BIAS = 1e-9  # added to biases, so that a gradient of 0 is not divided by 0
 
 
 def logits(classifier: Tensor, features: Tensor) -> Tensor:
@@ -57,9 +57,9 @@ def logits(classifier: Tensor, features: Tensor) -> Tensor:
 def class_gradient(classifier: Tensor, features: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Return the gradient of cross-entropy at the classifier, for images of one class.
 
-    classifier: [C, d + 1]. features: […, m, d]. labels: […], the class of each m images. weights:
-    […, m], of the images in the mean, summing to 1. Returns […, C, d + 1], the sum over the images
-    of w·(p − e_c) ⊗ (feature, 1).
+    classifier: [C, d + 1]. features: […, m, d]. labels: […], the class of each set of m images.
+    weights: […, m], the weights of the images in the mean, which sum to 1. Returns […, C, d + 1],
+    the sum over the images of w·(p − e_c) ⊗ (feature, 1).
     """
     predicted = logits(classifier, features).softmax(dim=-1)  # (…, m, C)
     target = functional.one_hot(labels, len(classifier)).to(predicted.dtype).unsqueeze(-2)
@@ -68,9 +68,9 @@ def class_gradient(classifier: Tensor, features: Tensor, labels: Tensor, weights
 
 
 def gradient_distance(gradient: Tensor, target: Tensor) -> Tensor:
-    """Return D, the sum of 1 − cosine over the weight rows and the biases as one more row.
+    """Return D, the sum of 1 − cosine over the rows of weights, with the biases as one more row.
 
-    gradient, target: […, C, d + 1]. Returns […]. A row of zeros counts as a right angle.
+    gradient, target: […, C, d + 1]. Returns […]. The cosine of a row of zeros is 0.
     """
     rows = _cosine(gradient[..., :-1], target[..., :-1])  # (…, C)
     return (1 - rows).sum(dim=-1) + 1 - _cosine(gradient[..., -1], target[..., -1])
@@ -150,8 +150,8 @@ def gradient_fault(gradient: Tensor, label: int) -> str | None:
 def feature_norm(gradient: Tensor) -> float:
     """Return the largest norm of a mean feature that the gradient [C, d + 1] implies.
 
-    The row of class j is the sum of w·(p_j − e_cj)·feature. These factors have one sign and sum to
-    the bias's gradient, so row / bias is a mean of features.
+    The row of class j is the sum of w·(p_j − e_cj)·feature. The factors w·(p_j − e_cj) have one
+    sign and sum to the bias's gradient, so row / bias is a mean of features.
     """
     norms, bias = gradient[:, :-1].norm(dim=1), gradient[:, -1].abs()
     return float((norms / (bias + _NO_BIAS)).max())
@@ -171,15 +171,19 @@ class CreffSettings(Section):
     """``[creff]``: FedAvg, and a classifier re-trained at the server (docs: compared.md)."""
 
     features_per_class: Count = setting(100, "federated features per class at the server (m)")
-    match_steps: Count = setting(100, "steps per round that fit them to the clients' gradients")
+    match_steps: Count = setting(
+        100, "steps per round that fit these features to the clients' gradients"
+    )
     match_rate: Positive = setting(0.1, "learning rate of these steps")
-    classifier_epochs: Count = setting(300, "epochs of the new classifier on them, every round")
+    classifier_epochs: Count = setting(
+        300, "epochs per round of a new classifier on these features"
+    )
     classifier_batch_size: Count = setting(32, "features per step")
     classifier_rate: Positive = setting(0.01, "learning rate of the classifier")
     gradient_batches: Count = setting(
-        10, "random batches per class, whose mean gradient a client sends"
+        10, "random batches per class. A client sends their mean gradient"
     )
-    gradient_batch_size: Count = setting(32, "images in such a batch, at most")
+    gradient_batch_size: Count = setting(32, "most images in such a batch")
 
 
 GRADIENTS = "class-gradients"  # up, by class: [C, d + 1] each
@@ -237,7 +241,7 @@ class CreffLearner(SoloLearner):
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Evaluate with φ, and also with the averaged model's own head.
 
-        A locally trained model, as FedAvg's, is evaluated with its own head.
+        A locally trained model is evaluated with its own head, as in FedAvg.
         """
         head = self.task.by_head(cohort.parameters)
         chosen = head if cohort.trains else self._by_retrained(guidance)
@@ -295,7 +299,7 @@ class CreffStrategy(FedAvgStrategy):
         )
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Return clients with far longer features, whose gradients would dominate the mean."""
+        """Return clients with unusually long features, because their gradients would dominate."""
         return largest_rows(replies, GRADIENTS, lambda row: feature_norm(torch.from_numpy(row)))
 
     def update(self, round_: Round) -> None:

@@ -27,7 +27,9 @@ from fedproto_compared.common.proximal import ProximalContext, proximal_term
 class DittoSettings(Section):
     """``[ditto]``."""
 
-    proximal_lambda: NonNegative = setting(1e-4, "pull of the personal model to the global one (λ)")
+    proximal_lambda: NonNegative = setting(
+        1e-4, "pull of the personal model towards the global one (λ)"
+    )
     personal_epochs: CountOrZero = setting(0, "epochs of the personal model (0: `local-epochs`)")
 
 
@@ -49,7 +51,7 @@ class DittoLearner(KernelTrained, PersonalModelLearner[ProximalContext]):
     def loss(
         self, parameters: Mapping[str, Tensor], batch: Batch, context: ProximalContext
     ) -> dict[str, Tensor]:
-        """Return the loss of the model that learns in this phase. The other loss is not needed."""
+        """Return the loss of the model that trains in this phase. The other loss is not needed."""
         personal = self.personal_model(parameters)
         if not any(value.requires_grad for value in personal.values()):
             return {"prediction": self.loss_of(parameters, batch)}

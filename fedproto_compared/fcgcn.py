@@ -28,10 +28,10 @@ from fedproto_compared.common.vertices import Vertices, reported_days
 
 # A graph convolutional network over the clients of a community, as one client forecasts with it.
 #
-# Xia, Jin and Chen (IEEE T-ITS 2023) train a GCN (Kipf and Welling, ICLR 2017). With two layers, Â
-# the normalised adjacency of the community and X its clients' windows of one time, it is
+# Xia, Jin and Chen (IEEE T-ITS 2023) train a GCN (Kipf and Welling, ICLR 2017). From the
+# community's normalised adjacency Â and its clients' windows X of one time, two layers compute
 #     Y = Â ReLU(Â X W₁ + b₁) W₂ + b₂
-# A ReLU on Y, as in some programs, could not forecast below a client's mean, so Y has none.
+# With a ReLU on Y, as in some programs, no forecast could be below a client's mean, so Y has none.
 
 
 class CommunityGcn(LinearHeadModel):
@@ -39,7 +39,7 @@ class CommunityGcn(LinearHeadModel):
 
     A sample holds the v values of each member's row of Â X, member by member, then the client's row
     of Â, then the numbers of the time. What is beside the target, such as its calendar, is added to
-    every member's row. Padding members have 0 in the row of Â.
+    every member's row. The row of Â is 0 for padding members.
     """
 
     def __init__(self, hidden: int, layout: WindowLayout) -> None:
@@ -78,8 +78,8 @@ def community_gcn(settings: Settings, layout: WindowLayout) -> CommunityGcn:
     return CommunityGcn(settings.method_table(FcgcnSettings).hidden, layout)
 
 
-# A client sees the raw windows of all members of its community, which is possible only in a
-# simulation: there every node reads the whole source, so that all nodes find the same communities.
+# A client sees the raw windows of all members of its community. This is possible only in a
+# simulation, where every node reads the whole source, so that all find the same communities.
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def with_communities(
 ) -> Shard:
     """Return a node's clients, with samples for `CommunityGcn`.
 
-    all_series: of the whole source. Raises `DataError` for a fault in the graph's file.
+    all_series: the series of the whole source. Raise `DataError` for a fault in the graph's file.
     """
     shard = series_shard(all_series, settings.data)
     windows = {
@@ -142,7 +142,7 @@ def _joined(
 ) -> ClientWindows:
     """Return the client with samples [n, M·v + M + j], where M = `widest` is the largest community.
 
-    layout: of the clients' own samples.
+    layout: the layout of the clients' own samples.
     """
     _, times = layout.split(client.inputs)
     rows = np.stack([_at_times_of(client, member, layout) for member in community.members], axis=1)

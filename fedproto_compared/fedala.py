@@ -1,14 +1,14 @@
 """FedALA (Zhang et al., "FedALA: Adaptive Local Aggregation for personalized federated learning",
 AAAI 2023).
 
-A client does not begin a round with the global model, but with
+A client does not begin a round with the global model. Its p top layers begin with
     θ_own + (θ_global − θ_own) ⊙ W
-for its p top layers, and with the global parameters for the layers below. θ_own are the parameters
-after the client's last training. W lies in 0 … 1, begins at 1 and is learnt on a share s of the
-client's batches by gradient descent at rate η: in the client's second round until the loss settles,
-then one epoch per round. Then the client trains and sends as in FedAvg.
+and the layers below with the global parameters. θ_own are the parameters after the client's last
+training. W lies in 0 … 1 and begins at 1. It is trained by gradient descent at rate η on a share s
+of the client's batches: in the client's second round until the loss settles, and then for one epoch
+per round. After that, the client trains and sends as in FedAvg.
 
-Clients are evaluated with the model that they would begin the next round with.
+Clients are evaluated with the model with which they would begin the next round.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def stepped(
 def have_settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tensor:
     """Return which clients' losses [epochs, K] have settled, [K] bool.
 
-    There must be more than `looked_back_on` epochs, and the deviation of the newest
-    `looked_back_on` losses must be below the threshold.
+    They have settled if there are more than `looked_back_on` epochs, and the deviation of the
+    newest `looked_back_on` losses is below the threshold.
     """
     if len(losses) <= looked_back_on:
         return torch.zeros(losses.shape[1], dtype=torch.bool, device=losses.device)
@@ -71,25 +71,28 @@ def have_settled(losses: Tensor, threshold: float, looked_back_on: int) -> Tenso
 class FedAlaSettings(Section):
     """``[fedala]`` (docs: compared.md)."""
 
-    layers: CountOrZero = setting(1, "top layers that a client mixes with its own (p). 0: all")
+    layers: CountOrZero = setting(
+        1, "top layers in which a client mixes the global model with its own (p). 0: all"
+    )
     share: ShareOrOne = setting(
-        0.8, "share of the client's batches that train the mixing weights (s)"
+        0.8, "share of a client's batches that train the mixing weights (s)"
     )
     rate: Positive = setting(1.0, "learning rate of the mixing weights (η)")
     threshold: Positive = setting(
-        0.1, "the first training ends when the losses of ten epochs deviate by less than this"
+        0.1,
+        "the first training of the weights ends when ten epochs' losses deviate by less than this",
     )
 
 
 LOOKED_BACK_ON = 10  # epochs whose losses tell whether the weights have settled
-MOST_EPOCHS = 100  # after which learning W ends anyway
+MOST_EPOCHS = 100  # after these the training of W ends anyway
 
 
 class MixtureMemory(NamedTuple):
     """What a client remembers between rounds.
 
     own, weight: θ_own and W by the name of each parameter of the top layers. trained: bool, whether
-    the client has trained yet. learned: bool, whether its W has been learnt until it settled.
+    the client has trained yet. learned: bool, whether its W has been trained until it settled.
     """
 
     own: dict[str, Tensor]
@@ -99,7 +102,7 @@ class MixtureMemory(NamedTuple):
 
 
 class FedAlaLearner(SoloLearner):
-    """FedAvg's local training, from a mixture of the client's local and the global model."""
+    """FedAvg's local training, started from a mixture of the client's own and the global model."""
 
     section: FedAlaSettings
     personalises = True
@@ -125,7 +128,7 @@ class FedAlaLearner(SoloLearner):
         return [Phase("local", self.shared, self.training.local_epochs)]
 
     def begin(self, cohort: Cohort) -> None:
-        """Learn W, and begin with the mixture."""
+        """Train W, and begin with the mixture."""
         memory: MixtureMemory = cohort.memory
         weights = self._learned(cohort)
         for name, value in mixed(self._local_model(cohort), cohort.parameters, weights).items():
@@ -154,7 +157,7 @@ class FedAlaLearner(SoloLearner):
         }
 
     def _learned(self, cohort: Cohort) -> dict[str, Tensor]:
-        """Return W after learning with the current parameters, by parameter name."""
+        """Return W, trained with the current parameters, by parameter name."""
         memory, samples = cohort.memory, cohort.samples
         if not any(name.startswith(self.encoder) for name in self._top):
             samples = self.task.fix_encoder(cohort.parameters, samples)

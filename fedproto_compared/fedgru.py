@@ -1,11 +1,12 @@
 """FedGRU (Liu, Yu, Kang, Niyato, Zhang, IEEE IoT Journal 2020).
 
 A client trains the model of its organisation's cluster as in FedAvg. It forecasts with the mean of
-some clusters' models: the subset with the lowest error on its validation samples.
+some clusters' models. It chooses the clusters whose mean has the lowest error on its validation
+samples.
 
-Clients belong to organisations, and constrained k-means over the organisations' places or profiles
-assigns them to clusters. Each cluster's model is the mean of its clients' models weighted by
-samples, which equals averaging within each organisation and then over the organisations.
+Clients belong to organisations. Constrained k-means assigns organisations to clusters by their
+places or profiles. Each cluster's model is the mean of its clients' models, weighted by samples.
+This equals averaging within each organisation and then over the organisations.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_compared.common.adjacency import communities
 from fedproto_compared.common.client_graph import PROFILE, ClientGraph, profile
 
-# A forecaster of GRUs on top of each other, over a sample's values in the order of time.
+# A forecaster of GRUs on top of each other, which read a sample's values in the order of time.
 
 
 class StackedGru(LinearHeadModel):
     """r is the last state of the uppermost GRU, followed by the calendar of the first target.
 
-    It reads the values at the largest distance first, the newest value last. Each GRU reads the
+    It reads the values at the largest distance first and the newest value last. Each GRU reads the
     states of the GRU below.
     """
 
@@ -80,13 +81,13 @@ def _layer(number: int) -> str:
     return f"{ENCODER}layer-{number}."
 
 
-# Several models of one form as a single model, whose forecast is a weighted mean of theirs.
+# Several models of one form, joined into one model whose forecast is a weighted mean of theirs.
 
-CHOICE = "choice"  # [K, C], each member's weight: a parameter, but not drawn here
+CHOICE = "choice"  # [K, C], each member's weight. This parameter is not drawn here
 
 
 class Ensemble(Model):
-    """C members, which begin equal. Member c's parameters have its number after their prefix.
+    """C members, equal at the start. Member c's parameters have its number after their prefix.
 
     A member with weight 0 has no effect, even if it forecasts NaN.
     """
@@ -126,7 +127,7 @@ class Ensemble(Model):
 
 
 def of_member(name: str, number: int) -> str:
-    """Return a parameter's name in the ensemble."""
+    """Return the name that one member's parameter has in the ensemble."""
     prefix, _, suffix = name.partition(".")
     return f"{prefix}.{number}.{suffix}"
 
@@ -149,7 +150,7 @@ def member(parameters: Mapping[str, Tensor], number: int) -> dict[str, Tensor]:
 # k-means whose clusters have a smallest size (Bradley, Bennett and Demiriz, MSR-TR-2000-65).
 #
 # Assigning points to fixed centres is a transport problem. Each cluster has as many places as its
-# smallest size, and points without such a place go to their nearest centre.
+# smallest size. Points that get no such place go to their nearest centre.
 
 Points = NDArray[np.float64]
 
@@ -161,8 +162,8 @@ def constrained_kmeans(
 ) -> Labels:
     """Return the cluster of each point, numbered by first appearance: [n, k] → [n].
 
-    Takes the best of `STARTS` runs by the sum of squared distances. Raises ValueError if there are
-    fewer points than clusters × smallest.
+    The result is that of the run, among `STARTS`, with the least sum of squared distances. Raise
+    ValueError if there are fewer points than clusters × smallest.
     """
     if len(points) < clusters * smallest:
         raise ValueError(f"{len(points)} points for {clusters} clusters of {smallest}")
@@ -186,7 +187,7 @@ def _run(
 
 
 def _assigned(points: Points, centres: Points, smallest: int) -> tuple[Labels, float]:
-    """Return each point's cluster, and the least sum of squared distances the sizes allow."""
+    """Return each point's cluster, and the least sum of squares that the sizes allow."""
     squared = ((points[:, None] - centres) ** 2).sum(axis=2)
     nearest = squared.argmin(axis=1)
     owner = np.repeat(np.arange(len(centres)), smallest)
@@ -205,12 +206,13 @@ class FedGruSettings(Section):
     """``[fedgru]``: organisations of several clients, and models of clusters of organisations."""
 
     layers: Count = setting(2, "GRUs on top of each other")
-    hidden: Count = setting(50, "width of each")
+    hidden: Count = setting(50, "width of each GRU")
     organisations: CountOrZero = setting(
         10, "groups of clients with neighbouring names (0: the communities of the graph)"
     )
     clusters: Annotated[int, Field(ge=1, le=4)] = setting(
-        2, "clusters of organisations near each other in the graph, with a model each (C)"
+        2,
+        "clusters of nearby organisations in the graph, each with a model (C)",
     )
     smallest: Count = setting(1, "smallest number of organisations in a cluster")
 
@@ -228,7 +230,7 @@ class FedGruLearner(Answers, SoloLearner):
     """With one cluster this is FedAvg's learner.
 
     With several, each client sends its cluster's model, which nodes cannot average. The server
-    sends the number of each client's cluster by the client's name.
+    sends the number of each client's cluster under the client's name.
     """
 
     section: FedGruSettings
@@ -287,7 +289,7 @@ class FedGruLearner(Answers, SoloLearner):
         return profile(cohort, self.task)
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Choose each client's best mean of one or more clusters' models by validation."""
+        """Choose, for each client, the mean of models that has the least validation error."""
         if self._alone:
             return []
         parameters = dict(cohort.parameters)
@@ -313,7 +315,7 @@ def subsets(clusters: int) -> list[Tensor]:
 
 
 class FedGruStrategy(FedAvgStrategy):
-    """FedAvg for each cluster. State: the graph's."""
+    """FedAvg for each cluster. State: the state of the graph."""
 
     section: FedGruSettings
 
@@ -342,7 +344,7 @@ class FedGruStrategy(FedAvgStrategy):
         return Guidance()
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """Average each cluster's models. A cluster without any keeps its model."""
+        """Average each cluster's models. A cluster without new models keeps its model."""
         if self.section.clusters == 1:
             return super().average(models, round_)
         merged = dict(self.model)
@@ -362,7 +364,8 @@ class FedGruStrategy(FedAvgStrategy):
         """Return all clients that ever connected, and the organisation and cluster of each.
 
         Both depend only on these clients, so they are the same after a resumption. Clients without
-        a place or profile do not count. An organisation of such clients is in cluster 0.
+        a place or profile have no part in the clustering. An organisation of only such clients is
+        in cluster 0.
         """
         clients = sorted(self.federation.members.facts)
         organisations = self._organisations(clients)

@@ -1,15 +1,15 @@
 """FedPCL (Deng and Yang, "Prototype contrastive learning for personalized federated learning",
 ICANN 2023, LNCS 14256), on classes of images and sequences, and on series.
 
-A client trains the model that came. Beside the prediction it minimises ProtoNCE: a representation
-is to be like the prototypes of its class and unlike the other classes' prototypes. The client sends
-the model and its prototypes, its mean representation of each class. To be judged, it fits the head
-to its own data with the encoder as averaged.
+A client trains the model that it receives. In addition to the prediction loss it minimises
+ProtoNCE: a representation should be similar to the prototypes of its class and dissimilar to those
+of other classes. The client sends the model and its prototypes, which are its mean representations
+of each class. Before it is evaluated, it fits the head to its own data on the averaged encoder.
 
 The server averages the model as FedAvg does. It sends each client the mean of the clients'
 prototypes, or, with ``fedpcl.prototypes = "multiple"``, every client's prototypes.
 
-A series has no classes: the phases of its period take their place, so a prototype is B × d_r
+A series has no classes, so the phases of its period take their place. A prototype is then B × d_r
 values, and the server uses the latest prototype of every client. For images and sequences it uses
 the prototypes of the round's clients, and a class that none of them has keeps its last mean.
 """
@@ -66,12 +66,14 @@ class FedPclSettings(Section):
 
     prototypes: Literal["single", "multiple"] = setting(
         "single",
-        "contrast with the clients' mean prototypes, or with each, which sends all to all",
+        "contrast with the clients' mean prototypes, or with everybody's, which are sent to all",
     )
-    temperature: Positive = setting(0.07, "τ")
-    contrast_weight: NonNegative = setting(1.0, "weight of the contrast beside the prediction (γ)")
+    temperature: Positive = setting(0.07, "temperature (τ)")
+    contrast_weight: NonNegative = setting(
+        1.0, "weight of the contrast relative to the prediction (γ)"
+    )
     supervised: bool = setting(
-        True, "false trains rounds by the contrast alone, and only fine-tuning uses targets"
+        True, "false: rounds train with the contrast alone, and only fine-tuning uses targets"
     )
     fine_tune_epochs: CountOrZero = setting(
         1, "epochs of the head before evaluation, with the encoder frozen"
@@ -83,8 +85,8 @@ class FedPclSettings(Section):
 
 
 PROTOTYPES = "client-prototypes"  # up: each client's, [B, d_r]
-# Down: [M, B, d_r] of M clients, or M = 1, their mean. With classes and "multiple" [M, C, d_r] of M
-# clients, zeros for a class that a client does not have.
+# Down: the prototypes of M clients, [M, B, d_r], or M = 1 for their mean. With classes and
+# "multiple", they are [M, C, d_r], with zeros for a class that a client does not have.
 GLOBAL_PROTOTYPES = "global-prototypes"
 
 
@@ -126,7 +128,7 @@ class ContrastLearner(Learner[ContrastT, TaskT]):
         return terms
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
-        """Return the head after epochs of supervised training on the averaged encoder."""
+        """Return the model after training its head on targets, with the averaged encoder frozen."""
         if not self.section.fine_tune_epochs:
             return None
         by_targets = ContrastContext(contrasts=False, supervised=True)
@@ -158,7 +160,7 @@ class FedPclLearner(ContrastLearner[PeriodContext, ForecastingTask]):
         return PeriodContext(len(cohort.names), received, supervised=self.section.supervised)
 
     def contrast(self, representation: Tensor, batch: Batch, context: PeriodContext) -> Tensor:
-        """Return the loss, [k], which is 0 without a gradient until prototypes arrive."""
+        """Return the loss, [k]. Until prototypes arrive, it is 0 and has no gradient."""
         context.own.add(representation.detach(), batch.age)
         if context.received is None:
             return 0 * representation.sum(dim=(1, 2))
@@ -193,7 +195,7 @@ class FedPclClassesLearner(
         return ClassesContext(*self._received(guidance), supervised=self.section.supervised)
 
     def contrast(self, representation: Tensor, batch: Any, context: ClassesContext) -> Tensor:
-        """Return the loss, [k], which is 0 without a gradient until prototypes arrive."""
+        """Return the loss, [k]. Until prototypes arrive, it is 0 and has no gradient."""
         if not len(context.prototypes):
             return 0 * representation.sum(dim=(1, 2))
         return class_contrast(
@@ -234,7 +236,7 @@ class FedPclClassesLearner(
 
 
 class FedPclStrategy(FedAvgStrategy):
-    """For series: prototypes of the latest round of every client, [N, B, d_r]."""
+    """For series: every client's latest prototypes, [N, B, d_r]."""
 
     section: FedPclSettings
 
@@ -247,13 +249,13 @@ class FedPclStrategy(FedAvgStrategy):
         return Guidance({GLOBAL_PROTOTYPES: sets})
 
     def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """Send the model alone: clients fit their heads by their targets."""
+        """Send the model alone, because clients fit their heads to their own targets."""
         return Guidance()
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Return clients whose prototype is far longer than the others' of the round.
+        """Return clients whose prototype is far longer than those of the round's other clients.
 
-        It would decide the direction of the mean, and only directions matter to the loss.
+        Such prototypes would decide the mean's direction, and only directions matter to the loss.
         """
         lengths = {
             reply.key: float(np.linalg.norm(reply.arrays[PROTOTYPES].astype(np.float64)))
@@ -263,8 +265,8 @@ class FedPclStrategy(FedAvgStrategy):
 
 
 class FedPclClassesStrategy(ClassPrototypes, FedAvgStrategy):
-    """For classes: the mean of each class over the round's clients that have it, or, if "multiple",
-    the prototypes of each of these clients."""
+    """For classes: the mean of each class over the round's clients that have it. With "multiple",
+    the prototypes of each of these clients instead."""
 
     section: FedPclSettings
 
@@ -299,7 +301,8 @@ def prototype_contrast(representation: Tensor, prototypes: Tensor, temperature: 
     Row b should be similar to row b of each prototype and dissimilar to its other rows: the mean
     over b and m of
         −log( exp(cos(r_b, P_m,b) / τ) / Σ_j exp(cos(r_b, P_m,j) / τ) ).
-    representation: [K, B, D]. prototypes: [M, B, D], of M clients, or M = 1 of all. Returns [K].
+    representation: [K, B, D]. prototypes: [M, B, D], of M clients, or M = 1 for their mean.
+    Returns [K].
     """
     scaled = _cosines(representation, prototypes) / temperature  # (K, B, M, B)
     matching = scaled.diagonal(dim1=1, dim2=3)  # (K, M, B)
@@ -317,13 +320,14 @@ def class_contrast(
     """Return ProtoNCE over classes (our reading of Deng and Yang 2023).
 
     Sample b should be similar to the prototypes of its class y_b and dissimilar to the prototypes
-    of other classes. The loss is the mean over the samples, and for each sample over the sets m of
-    prototypes that have its class, of
-        −log( exp(cos(r_b, P_m,y_b) / τ) / Σ_c exp(cos(r_b, P_m,c) / τ) ), c the classes in m.
+    of other classes. The loss is the mean over the samples. A sample's loss is the mean, over those
+    sets m of prototypes that have its class, of
+        −log( exp(cos(r_b, P_m,y_b) / τ) / Σ_c exp(cos(r_b, P_m,c) / τ) ),
+    where c runs over the classes in m.
 
     representation: [K, B, D]. labels, present: [K, B]. prototypes: [M, C, D], of M clients, or
-    M = 1 of all. has_prototype: [M, C] bool, the classes of each set, at least one. A sample adds 0
-    if no set has its class. Returns [K].
+    M = 1 for their mean. has_prototype: [M, C] bool, each set's classes, at least one. A sample
+    adds 0 if no set has its class. Returns [K].
     """
     scaled = _cosines(representation, prototypes) / temperature  # (K, B, M, C)
     label = labels[:, :, None, None].expand(-1, -1, len(prototypes), 1)

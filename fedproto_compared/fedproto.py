@@ -40,7 +40,9 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 class FedProtoSettings(Section):
     """``[fedproto]``."""
 
-    prototype_weight: NonNegative = setting(1.0, "λ (1 in Tan et al. 2022)")
+    prototype_weight: NonNegative = setting(
+        1.0, "weight of the prototypes (λ, 1 in Tan et al. 2022)"
+    )
     inference: Literal["prototypes", "head"] = setting(
         "prototypes",
         "the nearest global prototype or the head predicts classes. The head always "
@@ -48,7 +50,7 @@ class FedProtoSettings(Section):
     )
 
 
-PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # up, by client; down
+PROTOTYPES, PROTOTYPE = "prototypes", "prototype"  # what a client sends, and what all receive
 
 
 class PrototypeContext(Context):
@@ -174,7 +176,7 @@ def pull(
     prototypes: Tensor,
     has_prototype: Tensor,
 ) -> Tensor:
-    """Return the mean squared difference of representations and their classes' prototypes, [K].
+    """Return the mean squared difference between representations and class prototypes, [K].
 
     representation: [K, B, D]. labels, present: [K, B]. prototypes: [C, D]. has_prototype: [C]. The
     mean is over all images, and images of a class without a prototype add 0.

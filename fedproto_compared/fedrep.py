@@ -1,6 +1,6 @@
 """FedRep (Collins et al., ICML 2021), client half: a shared representation, a personal head.
 
-Each round the head learns with the encoder frozen, then the encoder with the head frozen. Only
+Each round the head trains with the encoder frozen, then the encoder with the head frozen. Only
 the encoder is sent.
 """
 

@@ -2,13 +2,14 @@
 Contrastive Learning for data and model heterogeneity in federated learning", AAAI 2024).
 
 A client trains a personal model on cross-entropy plus λ times the mean squared difference between
-its images' representations and the global prototypes of their classes. It sends the mean
-representation of each of its classes by the trained encoder. It predicts with its own model. The
-prediction by the nearest global prototype, which the authors' code uses, is reported too.
+its images' representations and the global prototypes of their classes. It sends the trained
+encoder's mean representation of each of its classes. It predicts with its own model. The prediction
+by the nearest global prototype, which the authors' code uses, is reported too.
 
-The server trains the global prototypes. Each round a small network learns a prototype for every
-class that is nearer to the clients' prototypes of that class than the other classes' prototypes
-are, by a margin. The server sends them to the clients and continues with the same network.
+The server trains the global prototypes. In each round a small network learns a prototype for every
+class. By a margin, the prototype of a class should be nearer to the clients' prototypes of that
+class than the prototypes of other classes are. The server sends the prototypes to the clients and
+continues with the same network.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ from fedproto_app.strategies.common.strategy import PersonalStrategy
 from fedproto_app.tasks.images.task import ClassificationTask
 from fedproto_compared.fedproto import FedProtoClassesLearner
 
-# The network of the server computes the prototype of each class from a learnt vector of the class.
-# Parameters, of C classes and width D of the representation:
+# The server's network computes the prototype of each class from a vector that is learned for it.
+# Its parameters, for C classes and width D of the representation:
 #     embedding [C, D], hidden.weight [D, D], hidden.bias [D], output.weight [D, D], output.bias [D]
 EMBEDDING, HIDDEN, OUTPUT = "embedding", "hidden.", "output."
 
@@ -60,9 +61,9 @@ def generated(network: Network) -> Tensor:
 
 
 def adaptive_margin(prototypes: Tensor, labels: Tensor, threshold: float) -> float:
-    """Return δ, the largest distance of two classes' mean prototypes, at most the threshold τ.
+    """Return δ, the largest distance between two classes' mean prototypes, at most the threshold τ.
 
-    prototypes: [n, D]. labels: [n]. The margin is 0 where all are of one class.
+    prototypes: [n, D]. labels: [n]. The margin is 0 if all prototypes are of one class.
     """
     classes = sorted(set(labels.tolist()))
     means = torch.stack([prototypes[labels == label].mean(dim=0) for label in classes])
@@ -74,8 +75,8 @@ def contrastive_loss(
 ) -> Tensor:
     """Return the mean cross-entropy of softmax(−φ).
 
-    φ is the distance of a received prototype to each generated prototype. The distance to its own
-    class's is lengthened by the margin.
+    φ is the distance from a received prototype to each generated prototype. The distance to the
+    generated prototype of its own class is lengthened by the margin.
 
     generated_prototypes: [C, D]. prototypes: [n, D]. labels: [n].
     """
@@ -122,10 +123,12 @@ def _distances(first: Tensor, second: Tensor) -> Tensor:
 class FedTgpSettings(Section):
     """``[fedtgp]`` (docs: compared.md)."""
 
-    prototype_weight: NonNegative = setting(1.0, "λ (10 in the authors' script)")
+    prototype_weight: NonNegative = setting(
+        1.0, "weight of the prototypes (λ, 10 in the authors' script)"
+    )
     margin_threshold: NonNegative = setting(100.0, "largest adaptive margin (τ)")
     server_epochs: Count = setting(
-        100, "epochs per round of the prototypes' training at the server (S)"
+        100, "epochs per round that train the prototypes at the server (S)"
     )
     server_batch_size: Count = setting(10, "clients' prototypes per step")
     server_rate: Positive = setting(0.01, "learning rate of this training")
@@ -156,7 +159,7 @@ class FedTgpLearner(FedProtoClassesLearner):
 
 
 class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
-    """State: the network, which makes C̃, and the classes that have had a client's prototype."""
+    """State: the network, which makes C̃, and the classes of which a client sent a prototype."""
 
     section: FedTgpSettings
 

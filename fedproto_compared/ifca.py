@@ -1,13 +1,13 @@
 """IFCA (Ghosh et al., NeurIPS 2020) and FLSC (Li, Li and Varshney, IEEE Internet of Things Journal
 2021), on heads.
 
-The server sends the heads of all clusters. The client chooses the head with the lowest loss on its
-samples of the round, in FLSC the ``fed-react.overlap`` heads with the lowest losses. It sends its
-choice with the head that it fits to the samples.
+The server sends the heads of all clusters. A client chooses the head with the lowest loss on its
+samples of the round. In FLSC it chooses the ``fed-react.overlap`` heads with the lowest losses. It
+sends its choice, and the head that it fits to the samples.
 
 A cluster's head is the mean of the heads of the clients that chose it, averaged over the rounds
-(approach A1, as in Fed-REACT, section 4.1.2). A client predicts with the mean of the heads of its
-clusters.
+(approach A1, as in Fed-REACT, section 4.1.2). A client predicts with the mean of its clusters'
+heads.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class IfcaStrategy(ClusteredHeadStrategy):
         }
 
     def _choices(self, fitted: Fitted, round_: Round) -> dict[ClientKey, NDArray[np.bool_]]:
-        """Return the clusters of each client, [C] bool, refusing clients that send other values."""
+        """Return each client's clusters, [C] bool. Clients that send other values are refused."""
         number = self.section.choices
         choices = {}
         for key, reply in fitted.items():
@@ -129,8 +129,8 @@ class IfcaStrategy(ClusteredHeadStrategy):
         return choices
 
     def _note(self, round_: Round) -> None:
-        """Record the round of the connected clients, without a Rand index if a client has several
-        clusters."""
+        """Record the round for the connected clients. There is no Rand index if a client has
+        several clusters."""
         connected = set(self.federation.members.clients())
         keys = [key for key in self._chosen if key in connected]
         round_.figures["clusters"] = float(len(self._heads))

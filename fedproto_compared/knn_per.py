@@ -1,11 +1,11 @@
 """kNN-Per (Marfoq, Neglia, Vidal, Kameni, "Personalized federated learning through local
 memorization", ICML 2022).
 
-Clients train FedAvg's model. For evaluation a client remembers the shared encoder's representations
-of its train samples, up to a limit, and predicts
+Clients train FedAvg's model. For an evaluation, a client remembers the shared encoder's
+representations of its train samples, up to a limit, and predicts
     λ·(prediction of the k nearest) + (1 − λ)·(prediction of the shared model)
-where a neighbour has weight exp(−distance). It chooses k and λ by the loss on its validation
-samples. The memory never leaves the client and is saved with its model, for forecasts.
+where each neighbour has the weight exp(−distance). It chooses k and λ by the loss on its validation
+samples. The memory never leaves the client. For forecasts, it is saved with the client's model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedproto_app.tasks.forecasting.task import EVALUATED_AT_ONCE, CohortSamples
 from fedproto_app.tasks.images.task import ClassificationTask, image_classifier
 from fedproto_app.tasks.sequences.task import SequenceTask, sequence_model
 
-MOST_REMEMBERED = 20_000  # a node compares each of a cohort's samples with all of them
+MOST_REMEMBERED = 20_000  # because a node compares each sample of a cohort with all of them
 
 
 class KnnPerSettings(Section):
@@ -44,7 +44,7 @@ class KnnPerSettings(Section):
 
     most_samples: Annotated[int, Field(ge=1, le=MOST_REMEMBERED)] = setting(
         1000,
-        "train samples that a client remembers, drawn once if it has more",
+        "most train samples that a client remembers, drawn once if it has more",
         f"1 … {MOST_REMEMBERED:,}",
     )
 
@@ -54,7 +54,7 @@ class KnnPerSettings(Section):
 # Shapes: K clients, B queries, M places of a client's memory, D width of a representation, m the
 # largest number of neighbours, C classes, H values of a prediction.
 
-QUERIES_AT_ONCE = 256  # of each client, which bounds the memory that distances take
+QUERIES_AT_ONCE = 256  # of each client, to bound the memory that distances take
 
 
 def nearest(
@@ -63,7 +63,7 @@ def nearest(
     """Return the distances of the nearest remembered vectors, [K, B, m] float64, and their places.
 
     queries: [K, B, D]. memory: [K, M, D]. counts: [K], each client's filled places. The nearest
-    comes first, and with too few vectors the distance is infinite. m = min(most_neighbours, M).
+    comes first. Distances beyond a client's last vector are infinite. m = min(most_neighbours, M).
     """
     empty = torch.arange(memory.shape[1], device=memory.device) >= counts.unsqueeze(1)  # (K, M)
     remembered, nearest_of_chunks = memory.double(), []
@@ -79,7 +79,7 @@ def nearest(
 def kernel_weights(distances: Tensor, neighbours: Tensor) -> Tensor:
     """Return the weights of each client's k nearest vectors, summing to 1: [K, B, m].
 
-    neighbours: k by client, [K]. Vectors beyond k have weight 0, and all have in an empty memory.
+    neighbours: each client's k, [K]. Weights beyond k are 0, and so are all of an empty memory.
     """
     beyond = torch.arange(distances.shape[2], device=distances.device) >= neighbours.unsqueeze(1)
     weights = (-distances).masked_fill(beyond.unsqueeze(1), -torch.inf).softmax(dim=2)
@@ -113,15 +113,15 @@ def _at_places(values: Tensor, places: Tensor) -> Tensor:
 
 
 MEMORY = "memory."
-_NEVER_ZERO = 1e-12  # of a probability whose logarithm is taken
+_NEVER_ZERO = 1e-12  # the least probability whose logarithm is taken
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The remembered samples of K clients, and how they use them.
+    """The remembered samples of K clients, and how the clients use them.
 
     vectors: [K, M, D]. targets: labels [K, M], or numbers [K, M, H]. samples: [K], how many of the
-    M places are filled. neighbours: [K], k. share: [K], λ, the neighbours' part in the answer.
+    M places are filled. neighbours: [K], k. share: [K], λ, the neighbours' weight in the answer.
     """
 
     vectors: Tensor
@@ -139,8 +139,8 @@ class Remembering(Model):
     """Another model, whose parameters may include a `Memory`.
 
     It predicts λ·(neighbours' prediction) + (1 − λ)·(model's prediction). For classes these are
-    probabilities, and `predict` returns their logarithms. Without a memory it is the other model.
-    classes: the number of classes, or 0 if predictions are numbers.
+    probabilities, and `predict` returns their logarithms. Without a memory it predicts like the
+    other model. classes: the number of classes, or 0 if predictions are numbers.
     """
 
     def __init__(self, model: Model, classes: int) -> None:
@@ -176,7 +176,7 @@ class Remembering(Model):
         return means(weights, places, memory.targets)
 
     def mixture(self, neighbour_answer: Tensor, answer: Tensor, share: Tensor) -> Tensor:
-        """Mix in the other model's answer, logits for classes: [K, B, C or H] float64."""
+        """Mix the neighbours' and the other model's answers (logits for classes): [K, B, …]."""
         part = share.double().view(-1, 1, 1)
         if not self.classes:
             return part * neighbour_answer + (1 - part) * answer.double()
@@ -253,7 +253,7 @@ class KnnPerLearner(FedAvgLearner):
         )
 
     def _chosen(self, memory: Memory, examples: LabelledVectors, answers: Tensor) -> Memory:
-        """Return the memory with the k and λ of least validation loss, the smaller in a tie."""
+        """Return the memory with the k and λ of the least validation loss, the smaller if tied."""
         model = self.model
         distances, places = nearest(
             examples.features, memory.vectors, memory.samples, max(NEIGHBOURS)
@@ -309,7 +309,7 @@ class KnnPerVectorsLearner(KnnPerLearner):
 
 
 class KnnPerForecastLearner(KnnPerLearner):
-    """kNN-Per for forecasts, which does not remember samples with a missing target."""
+    """kNN-Per for forecasts. Samples with a missing target are not remembered."""
 
     task: ForecastingTask
 

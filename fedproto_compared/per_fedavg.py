@@ -1,13 +1,13 @@
 """Per-FedAvg (Fallah, Mokhtari, Ozdaglar, "Personalized federated learning with theoretical
 guarantees", NeurIPS 2020).
 
-The shared model w is to be good after one step on a client's own data. With batches D and D' a
+The shared model w should be good after one step on a client's own data. With batches D and D', a
 step of training is
 
     w̃ = w − α·∇f(w; D),    w ← w − β·(I − α·∇²f(w; D))·∇f(w̃; D')
 
-The first-order variant leaves the Hessian out. β is the optimiser's. A client is judged, and
-forecasts, with w after one such step on one batch of its own train part.
+The first-order variant leaves out the Hessian. β is the optimiser's step. A client is evaluated,
+and forecasts, with w̃ computed from one batch of its own train part.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Pair:
 
 
 def pairs_of(batches: Iterator[Any]) -> Iterator[Pair]:
-    """Yield an epoch's batches in pairs, leaving out a client's odd last batch."""
+    """Yield an epoch's batches in pairs. A client's last batch is left out if it has no partner."""
     for first in batches:
         second = next(batches, None)
         if second is None:
@@ -66,12 +66,13 @@ class PerFedAvgSettings(Section):
 
     step_size: NonNegative = setting(0.01, "size of the step on a client's own data (α). 0: FedAvg")
     gradient: Literal["first-order", "exact"] = setting(
-        "first-order", "of the loss after that step. `exact` has the Hessian, at twice the cost"
+        "first-order",
+        "gradient of the loss after that step. `exact` includes the Hessian, at twice the cost",
     )
 
 
 class PerFedAvgLearner(SoloLearner):
-    """Solo's loss on a second batch, of the shared model after a step on the first."""
+    """Solo's loss on a second batch, for the shared model after a step on the first batch."""
 
     section: PerFedAvgSettings
     personalises = True
@@ -81,7 +82,7 @@ class PerFedAvgLearner(SoloLearner):
         return [model()]
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Pair]:
-        """A client with a single batch does not train."""
+        """Yield pairs of batches. A client with a single batch does not train."""
         return pairs_of(super().batches(samples, generators))
 
     def loss(
@@ -99,7 +100,7 @@ class PerFedAvgLearner(SoloLearner):
         *,
         differentiable: bool = False,
     ) -> dict[str, Tensor]:
-        """Return w̃ for leaves w. differentiable: the gradient includes the Hessian of the step."""
+        """Return w̃ for leaves w. differentiable: whether the gradient includes the Hessian."""
         names = [name for name, value in parameters.items() if value.requires_grad]
         loss = super().loss(parameters, batch, context)["prediction"].sum()
         gradients = torch.autograd.grad(
@@ -115,7 +116,7 @@ class PerFedAvgLearner(SoloLearner):
         }
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor]:
-        """Return w̃ on the same batch in every round, so that rounds differ only by w."""
+        """Return w̃ for the same batch in every round, so that rounds differ only in w."""
         generators = [torch_stream(self.training.seed, name, "adapted") for name in cohort.names]
         batch = next(self.task.batches(cohort.samples, generators))  # every client has a first one
         leaves = {

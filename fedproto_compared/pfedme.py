@@ -5,8 +5,9 @@ A client's objective is the Moreau envelope of its loss, and its personal model 
 
     F(w) = min_θ f(θ) + λ/2·‖θ − w‖²
 
-On each batch θ takes K steps of the optimiser towards it, then w ← w − η·λ·(w − θ). Only w is
-sent. As in the authors' program, a round begins with θ = w, and θ continues from batch to batch.
+On each batch, θ takes K steps of the optimiser towards this minimiser, then w ← w − η·λ·(w − θ).
+Only w is sent. As in the authors' program, a round begins with θ = w, and θ continues from batch to
+batch.
 
 The server takes w ← (1 − β)·w + β·mean of the w_n.
 """
@@ -42,20 +43,22 @@ _log = logging.getLogger(__name__)
 class PFedMeSettings(Section):
     """``[pfedme]``."""
 
-    proximal_lambda: Positive = setting(_STRONG, "pull of the personal model to the global one (λ)")
+    proximal_lambda: Positive = setting(
+        _STRONG, "pull of the personal model towards the global one (λ)"
+    )
     inner_steps: Count = setting(5, "optimiser steps of the personal model on each batch (K)")
     outer_step: ShareOrOne = setting(
         0.1, "step of w towards the personal model after each batch (η·λ)"
     )
     server_step: Positive = setting(
-        1.0, "share of the clients' mean in the new shared model (β), which may exceed 1"
+        1.0, "weight of the clients' mean in the new shared model (β), which may exceed 1"
     )
 
 
 class InnerAndOuterSteps(CohortOptimizer):
-    """Step θ by another optimiser. After every K steps w moves by the share η·λ towards θ.
+    """Step θ with another optimiser. After every K steps, w moves by the share η·λ towards θ.
 
-    state: the other optimiser's.
+    state: the state of the other optimiser.
     """
 
     def __init__(
@@ -78,12 +81,12 @@ class InnerAndOuterSteps(CohortOptimizer):
 
 
 class PFedMeLearner(PersonalModelLearner[Context]):
-    """A personal model near w, and w drawn towards it."""
+    """A personal model θ near w, and w drawn towards θ."""
 
     section: PFedMeSettings
 
     def phases(self) -> Sequence[Phase]:
-        """The optimiser moves θ alone."""
+        """Return one phase, in which the optimiser moves θ alone."""
         return [Phase("local", (PERSONAL,), self.training.local_epochs)]
 
     def make_optimizer(self, parameters: Mapping[str, Tensor]) -> InnerAndOuterSteps:

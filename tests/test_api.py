@@ -115,7 +115,7 @@ def test_a_forecast_of_a_frame_equals_the_forecast_of_its_file(
 def test_nights_that_never_have_a_value_are_nan_and_a_warning(run: fedproto_app.Run) -> None:
     frame = pd.read_csv(run.settings.data.path, index_col="time", parse_dates=True)[["a", "b"]]
     frame.loc[frame.index.hour >= 22, "b"] = np.nan
-    with pytest.warns(UserWarning, match="^b: no forecast from 22:00 to 23:00, as none ever had"):
+    with pytest.warns(UserWarning, match="^b: no forecast from 22:00 to 23:00, because no value"):
         forecasts = run.forecast(frame, steps=24)
     missing = forecasts.loc[forecasts["y_hat"].isna(), ["unique_id", "ds"]].to_numpy().tolist()
     assert [(name, time.hour) for name, time in missing] == [("b", 22), ("b", 23)]

@@ -123,7 +123,7 @@ def test_a_changed_declaration_changes_the_needed_consent(tmp_path: Path, consen
     if not consent:
         require_allowed(settings_from(run), site)
         return
-    with pytest.raises(SettingsError, match=r"sends its mean day, .* tells-classes = true would"):
+    with pytest.raises(SettingsError, match=r"sends its mean day, .* set tells-classes = true"):
         require_allowed(settings_from(run), site)
 
 

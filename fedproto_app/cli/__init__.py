@@ -10,9 +10,9 @@ if TYPE_CHECKING:  # slow to import
 
 
 def results_console(*, highlight: bool = True, stderr: bool = False) -> Console:
-    """Return a console for results on stdout. A file or a pipe has room for wide tables.
+    """Return a console for results on stdout, with room for wide tables in a file or a pipe.
 
-    The environment variable COLUMNS sets another width.
+    The environment variable COLUMNS overrides the width.
     """
     from rich.console import Console
 
@@ -23,9 +23,9 @@ def results_console(*, highlight: bool = True, stderr: bool = False) -> Console:
 
 
 def say_next(console: Console, *commands: str) -> None:
-    """Suggest the next commands at the end of a command, as a shell understands them.
+    """Print suggestions for the next commands, which can be pasted into a shell.
 
-    console: of stderr, so that pipes stay clean.
+    console: a console that prints on stderr, so that pipes stay clean.
     """
     from rich.markup import escape
 

@@ -1,4 +1,4 @@
-"""``fedproto audit``: whether an audit log is as its gate wrote it."""
+"""``fedproto audit``: check that an audit log is unchanged since its gate wrote it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedproto_app.core.errors import DataError
 def audit(
     file: Annotated[Path, typer.Argument(help="The log, such as /audit/audit.jsonl.")],
     noted: Annotated[
-        str, typer.Option(metavar="HASH", help="A hash that an earlier check printed.")
+        str, typer.Option(metavar="HASH", help="The last hash that an earlier check printed.")
     ] = "",
 ) -> None:
-    """Check that no line of an audit log was changed, taken out or put in.
+    """Check that no line of an audit log was changed, removed or inserted.
 
-    Every line holds the hash of the line before. Note the last hash that
-    this prints at another place: with --noted it shows later that the log
-    still has that line, so that nobody wrote the whole log anew.
-    Exit code: 0 unbroken, 2 broken, with the first line that does not fit.
+    Every line holds the hash of the line before it. This command prints the
+    last hash. Store it on another machine. Given to a later check by --noted,
+    it shows that nobody has rewritten the whole log since.
+    Exit code: 0 unbroken, 2 broken. The error names the first wrong line.
 
     [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""``fedproto check-method``: check a method's invariants with small runs."""
+"""``fedproto check-method``: check a method's invariants in small runs."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ if TYPE_CHECKING:
 def check_method(
     method: Annotated[
         str,
-        typer.Argument(metavar="METHOD", help="package.module:METHOD, or a method of the app."),
+        typer.Argument(metavar="METHOD", help="package.module:METHOD, or a built-in method."),
     ],
     tasks: Annotated[
         list[str] | None,
         typer.Option(
             "--task",
             metavar="TASK",
-            help="Only this task; may be repeated. Default: all its tasks.",
+            help="Check only this task; may be repeated. Default: all tasks of the method.",
         ),
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Check a method: same seed, same numbers, however its clients are spread.
+    """Check that a method's results depend on the seed, not on the nodes.
 
-    Makes short runs of the method on each task, with 8 clients each, and
-    compares them: clients together and one by one, on one node and on
-    eight, twice with the same seed, and killed and resumed. For forecasts,
-    it also compares the reported errors with the kept models. All runs are
-    removed afterwards. It takes about 10 seconds per task.
+    For each task, it makes short runs of the method with 8 clients. The same
+    seed must give the same results in every run: with the clients trained
+    together or one by one, on one node or on eight, in a repeated run, and
+    after the run was killed and resumed. If the task is forecasting, the
+    kept models must also reproduce the reported errors. All runs are removed
+    afterwards. It takes about 10 seconds per task.
     Exit code: 0 all invariants held, 1 an invariant did not hold or a run
     failed, 2 wrong settings.
 
@@ -89,7 +90,7 @@ def check_method(
 
 
 def _verdict(deviation: Deviation) -> tuple[str, str]:
-    """Return whether an invariant held, and the largest deviation, in words."""
+    """Return whether the invariant held, and the largest deviation, both as text."""
     if deviation.largest == 0:
         return "held", "none"
     measured = f"{deviation.largest:.1e} (allowed {deviation.allowed:g})"

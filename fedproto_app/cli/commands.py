@@ -24,9 +24,9 @@ from fedproto_app.core.version import __version__
 FIRST_STEPS = """\
 fedproto trains models for many clients without collecting their data. Try, in this order:
 
-  fedproto demo                forecast simulated sites, local and federated, in two minutes
-  fedproto try my.csv          the same for your own file
-  fedproto data check my.csv   what a run makes of a file
+  fedproto demo                forecast simulated sites with local and federated models (2 minutes)
+  fedproto try my.csv          do the same for your own file
+  fedproto data check my.csv   see how a run would read a file
   fedproto compare runs        compare the results of runs
 
 fedproto --help lists all commands; fedproto --install-completion adds shell completion."""
@@ -34,9 +34,9 @@ fedproto --help lists all commands; fedproto --install-completion adds shell com
 app = typer.Typer(
     invoke_without_command=True,
     rich_markup_mode="rich",
-    help="Personalised federated learning on series, images and sequences, through Flower.",
+    help="Personalised federated learning on time series, images and sequences, with Flower.",
     epilog="Start with: fedproto demo",
-    pretty_exceptions_show_locals=False,  # they may be a client's data
+    pretty_exceptions_show_locals=False,  # local variables may hold a client's data
 )
 app.command()(demo)
 app.command("try")(try_file)

@@ -1,4 +1,4 @@
-"""``fedproto data``: look at a data set before training on it."""
+"""``fedproto data``: inspect a data set before training on it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich")
 
 @data_app.callback()
 def _data() -> None:
-    """Look at a data set before training on it."""
+    """Inspect a data set before training on it."""
 
 
 class _Check(TyperCommand):
-    """The command, whose help names the formats, which are slow to import."""
+    """The check command. It imports the formats, which is slow, only to list them in its help."""
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         from fedproto_app.data.format import all_formats, sources_of
@@ -58,7 +58,7 @@ class _Check(TyperCommand):
             paths[form.sources[0].holds].append(form.paths)
         words = [f"{kind.capitalize()}: {', or '.join(paths[kind])}." for kind in kinds]
         names = [", ".join(sources_of(kind)) for kind in kinds]
-        source = f"How to read it: {'; '.join(names)}; or package.module:factory."
+        source = f"How to read PATH: {'; '.join(names)}; or package.module:factory."
         for parameter in self.params:
             if isinstance(parameter, TyperArgument) and parameter.name == "path":
                 parameter.help = " ".join(words)
@@ -78,11 +78,11 @@ def check(
     source: Annotated[
         str,
         typer.Option(
-            help="How to read it. Default: recognised from the path, except for recordings."
+            help="How to read PATH. Default: recognised from the path, except for recordings."
         ),
     ] = "",
     horizon: Annotated[
-        int | None, typer.Option(help="Steps ahead to forecast. Default: data.horizon.")
+        int | None, typer.Option(help="Steps ahead to forecast. Default: the setting data.horizon.")
     ] = None,
     period: Period = None,
     clients_from: ClientsFrom = "",
@@ -94,8 +94,8 @@ def check(
         Path | None,
         typer.Option(
             metavar="FILE.toml",
-            help="Read the data of a node with this settings file, instead of PATH; with "
-            "--config or --set also say whether the site allows this run.",
+            help="Check the data that a node with this settings file would read, instead of PATH. "
+            "With --config or --set, also say whether the site allows this run.",
         ),
     ] = None,
     config: Annotated[
@@ -103,22 +103,23 @@ def check(
         typer.Option(metavar="CONFIG.toml", help="Check the data as a run with this file would."),
     ] = None,
     changes: Changes = None,
-    all_rows: Annotated[bool, typer.Option("--all", help="List every client, or class.")] = False,
+    all_rows: Annotated[bool, typer.Option("--all", help="List every client or class.")] = False,
     picture: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.png",
-            help="Draw the classes of every client of images or sequences into this file.",
+            help="For images or sequences: draw the classes of every client into this file.",
         ),
     ] = None,
 ) -> None:
-    """Show the contents of a data set, and what a run would refuse of it.
+    """Show what a data set contains, and what a run would refuse in it.
 
-    Series: each client's length, period and missing values. Images: the
-    classes, corrupt images (at most 5000 images are decoded, drawn at
-    random), and how clients and stages would divide the images. Labelled
-    sequences: the classes or the range of the target, the lengths, and how
-    clients would divide the sequences. A run applies the same rules.
+    For series, it shows each client's length, period and missing values. For
+    images, it shows the classes, the corrupt images, and how the images would
+    be divided over clients and stages. It decodes at most 5000 images, drawn
+    at random. For labelled sequences, it shows the classes or the range of
+    the target, the lengths, and how the sequences would be divided over the
+    clients. A run applies the same rules.
     Exit code: 0 at least one client is usable and no image is corrupt, 1
     otherwise, 2 wrong options or data that cannot be read.
 
@@ -153,7 +154,7 @@ def check(
     overrides |= dict(of_series.values())
     if site is not None and (path or source):
         name = "path" if path else "--source"
-        raise SettingsError(f"{name}: not with --site, whose file says what is read")
+        raise SettingsError(f"{name}: not with --site, as that file says what is read")
     table, reading = _table(path, config, overrides)
     settings, record = _settings(table, site, fixed=site is not None or config is not None)
     if of_series and not record.forecasts:
@@ -184,9 +185,9 @@ def check(
 def _table(
     path: str, config: Path | None, overrides: Mapping[str, object]
 ) -> tuple[dict[str, object], Reading | None]:
-    """Return the settings of the run that would read the data, and how the path was recognised.
+    """Return the settings of a run on the data, and how its path was recognised.
 
-    The reading is None if the file or the command line names the source.
+    The reading is None if no path is given, or if the settings name the source.
     """
     from fedproto_app.data.recognition import reading_of  # the readers are slow to import
 
@@ -202,9 +203,9 @@ def _table(
 def _settings(
     table: Mapping[str, object], site: Path | None, *, fixed: bool
 ) -> tuple[Settings, TaskRecord]:
-    """Return the complete settings, and the task whose kind of data the source holds.
+    """Return the complete settings, and the task for the kind of data that the source holds.
 
-    fixed: whether the run's period counts as set, even if it is the default.
+    fixed: whether to treat the run's period as set explicitly, even if it is the default.
     """
     settings = settings_from(table)
     data = settings.data
@@ -236,7 +237,7 @@ def _require_admitted(table: Mapping[str, object], settings: Settings, site: Pat
 
 
 def _require_drawable(picture: Path | None, record: TaskRecord, source: str) -> None:
-    """Refuse data without classes, a file that is no PNG file, or whose folder does not exist."""
+    """Refuse data without classes, and a picture that is no PNG file or whose folder is missing."""
     if picture is None:
         return
     if not record.draws:
@@ -253,7 +254,7 @@ def _draw(charts: Sequence[Chart] | None, picture: Path) -> None:
 
     if charts is None:
         raise SettingsError(f"--picture {picture}: the targets are real numbers, not classes")
-    if not charts:  # nothing could be dealt
+    if not charts:  # no samples could be dealt to clients
         return
     try:
         picture.write_bytes(charts_png(charts))
@@ -290,8 +291,8 @@ def offered_line(
 ) -> str:
     """Return the `fedproto run` command that trains on the checked data.
 
-    table: all settings of the check, by dotted keys. from_options: the settings from the command
-    line, which come last. record, settings: the task and the settings that were checked.
+    table: all settings of the check, with dotted keys. from_options: the settings from the command
+    line, which are printed last. record, settings: the task and the settings that were checked.
     """
     in_file = changed_settings(config, ()) if config else {}
     run: dict[str, object] = {}
@@ -304,18 +305,19 @@ def offered_line(
     if not _is_accepted(together) and _is_accepted(together | last):  # images in stages
         run |= last
     run |= {key: value for key, value in table.items() if in_file.get(key) != value}
-    already_set = {*table, "rounds"} if "method" in table else table  # rounds: of the first method
+    # The proposed rounds suit only the first method.
+    already_set = {*table, "rounds"} if "method" in table else table
     run |= {key: value for key, value in checked.proposed.items() if key not in already_set}
     for key, value in from_options.items():
         run.pop(key, None)
         run[key] = value
     words = [f"{program()} run", *([shlex.quote(str(config))] if config else []), flags(run)]
-    does = "train on it" if checked.could_start else "once that is mended"
+    does = "train on it" if checked.could_start else "once the data are mended"
     return f"{does}: {' '.join(filter(None, words))}"
 
 
 def _fitting(record: TaskRecord, settings: Settings) -> TaskRecord:
-    """Return the task that fits the data's targets, if there may be two kinds of targets."""
+    """Return the task that fits the data's targets, which may be classes or real numbers."""
     if not record.targets:
         return record
     from fedproto_app.data.sequences.sources import load_sequences

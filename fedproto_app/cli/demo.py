@@ -18,29 +18,29 @@ CONFIG = Path(__file__).with_name("demo.toml")
 ALL_DAYS = 26  # of the sites' train parts
 TRAINED = ("solo", "fedavg", "fuels")
 CELLS = (
-    "history 7 has the methods with a week of training data at each site, history 26 the closed "
-    "forms with all 26 days."
+    "history 7: all methods, with a week of training data at each site. history 26: only the "
+    "closed forms, with all 26 days."
 )
 
 
 def demo(
     folder: Annotated[
-        Path, typer.Argument(metavar="[DIR]", help="The runs' folder, made if needed.")
+        Path, typer.Argument(metavar="[DIR]", help="The folder for the runs, made if needed.")
     ] = Path("runs/demo"),
 ) -> None:
     """Forecast the traffic of 24 simulated sites, with a week of data and with all of it.
 
-    It compares simple forecasts, local models and federated models in a
-    table for each, says whether federated learning pays, and writes a
-    report. It takes two to three minutes on two cores. Finished runs are
-    kept, so the same command resumes a demo that was stopped.
+    For each amount of data, a table compares simple forecasts, local models
+    and federated models. The demo says whether federated learning pays, and
+    writes a report. It takes two to three minutes on two cores. Finished
+    runs are kept, so the same command resumes a demo that was stopped.
 
     [bold]Examples[/bold]
 
       fedproto demo
       fedproto demo my-demo
     """
-    # torch is slow to import, so print the first line before.
+    # torch is slow to import, so print the first line before importing it.
     console = Console(stderr=True, highlight=False)
     console.print(f"the traffic of 24 simulated sites, into {folder}", markup=False)
     from fedproto_app.cli.results import compare, report
@@ -61,7 +61,7 @@ def demo(
 
 
 def demo_plan() -> Plan:
-    """Return the demo's runs: all methods with a week of data, the closed forms also with all."""
+    """Return the demo's runs: all methods on a week of data, and closed forms also on all days."""
     from fedproto_app.core.methods import METHODS
     from fedproto_app.experiments.run_settings import changed_settings
     from fedproto_app.experiments.trial import SERIES_ROWS, Plan, Row

@@ -1,4 +1,4 @@
-"""Runs in Flower: on real nodes, or on simulated nodes with Ray on a separate SuperLink."""
+"""Make runs with Flower: on real nodes, or on a separate SuperLink that simulates them with Ray."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def follow_run(
 ) -> Path:
     """Submit the run, follow it to its end, and return its folder on the server.
 
-    Exits with 1 if the run failed, and with 3 if the connection to the SuperLink was lost. The run
-    continues if following it is interrupted.
+    Exits with 1 if the run failed, and with 3 if the connection to the SuperLink was lost. If this
+    process is interrupted, the run continues.
     """
     superlink_name = superlink.name
     superlink.await_answer(lambda text: console.print(text, soft_wrap=True, markup=False))
@@ -77,7 +77,7 @@ def follow_run(
         typer.echo(f"warning: {warning}", err=True)
     if settings.nodes.named:
         require_registered(superlink_name, settings.nodes.named)
-    stop.says = lambda: f"stopped; see if the run was submitted: flwr list {superlink_name}"
+    stop.says = lambda: f"stopped; check whether the run was submitted: flwr list {superlink_name}"
     run_id = superlink.submit(app, flower_config(settings))
     commands = (
         f"follow it: flwr log {run_id} {superlink_name} --stream; "
@@ -140,9 +140,9 @@ def _log_lines(superlink: Connection, run_id: str, log: Path) -> Generator[list[
 
 
 def _status(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
-    """Return the run's status, with retries for `_SEARCH` seconds.
+    """Return the run's status. While the SuperLink does not answer, retry for `_SEARCH` seconds.
 
-    Then raise `ConnectionLost`: an unreachable SuperLink says nothing about the run.
+    Then raise `ConnectionLost`, because the run may still continue.
     """
     deadline, pause = time.monotonic() + _SEARCH, _FIRST_PAUSE
     while True:
@@ -162,9 +162,9 @@ def _status(superlink: NamedSuperLink, run_id: str, shown: _Shown) -> RunStatus:
 
 
 class _Shown:
-    """Shows the server's log to the user: a line per round, and warnings.
+    """Shows the user what the server logs: a line per round, and warnings.
 
-    folder: of the artefacts, as the server reports it. reason: why the server stopped.
+    folder: the folder of the artefacts, as the server reports it. reason: why the server stopped.
     """
 
     def __init__(self, rounds: int, console: Console, verbose: bool) -> None:
@@ -173,7 +173,7 @@ class _Shown:
         self._taken, self._skip = 0, 0
 
     def begin_anew(self) -> None:
-        """Prepare for a log that starts from its beginning: skip the lines already shown."""
+        """Prepare to read the log again from its beginning: skip the lines already shown."""
         self._taken, self._skip = 0, max(self._taken, self._skip)
 
     def warn(self, text: str) -> None:
@@ -214,8 +214,8 @@ def simulate_in_flower(
 ) -> None:
     """Run on simulated SuperNodes. Exits with 1 if the run failed.
 
-    app: the folder of a Flower app, None for an app without code. cpus, gpus: of each node. Without
-    gpus all are shared equally if the device uses GPUs.
+    app: the folder of a Flower app, None for an app without code. cpus, gpus: how many each node
+    gets. If gpus is None and the device setting uses GPUs, the nodes share all GPUs equally.
     """
     require_modules(settings)
     import_path = folder_of_users_code(settings)
@@ -254,10 +254,10 @@ def require_cpus(cpus: int) -> None:
 
 
 def gpus_of_a_node(device: str, nodes: int, cpus: int) -> float:
-    """Return the GPUs for each node, given how many nodes the CPUs allow to run at once.
+    """Return each node's share of the GPUs. The CPUs limit how many nodes run at once.
 
     Flower's simulation hides GPUs from a node that requests none. Raises `SettingsError` if the
-    machine has no such GPU.
+    machine has no GPU of the kind that is set.
     """
     if device == "cpu":
         return 0.0
@@ -268,7 +268,7 @@ def gpus_of_a_node(device: str, nodes: int, cpus: int) -> float:
     import torch  # imported already
 
     share = torch.cuda.device_count() / min(nodes, max(1, (os.cpu_count() or 1) // cpus))
-    # Flower accepts shares below one, or whole GPUs. Rounded down so that all nodes fit.
+    # Flower accepts a share below one, or whole GPUs. It is rounded down so that all nodes fit.
     return float(math.floor(share)) if share >= 1 else math.floor(share * 1000) / 1000
 
 
@@ -280,7 +280,7 @@ def _watch(
     progress: Progress,
     verbose: bool,
 ) -> RunStatus:
-    """Show the run's rounds, and its log if verbose, until Flower says that it has finished."""
+    """Show the run's rounds until Flower says that it has finished. If verbose, show its log."""
     rounds = NewRounds(artefacts / "rounds.jsonl")
     while True:
         with closing(_log_lines(superlink, run_id, log)) as looks:

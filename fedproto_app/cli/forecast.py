@@ -1,4 +1,4 @@
-"""``fedproto forecast``: forecast the next values of series with the nodes' kept models."""
+"""``fedproto forecast``: forecast the next values of series with the clients' kept models."""
 
 from __future__ import annotations
 
@@ -37,47 +37,47 @@ def forecast(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="The state of one node, instead of a run: runs/NAME/state/NODE of a simulation, "
-            "STATE-DIR/RUN-TOKEN/NODE of a deployed node, or a folder above it that has no other "
-            "node.",
+            help="The folder of one node's state, instead of a run: runs/NAME/state/NODE after a "
+            "simulation, STATE-DIR/RUN-TOKEN/NODE at a deployed node. A folder above it will do "
+            "if it has no other node.",
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The series up to now, or a folder of CSV files. Default: the source of the run, "
-            "or of --site.",
+            help="The series up to now: a file, or a folder of CSV files. Default: the data source "
+            "of the run, or of --site.",
         ),
     ] = None,
     covariates: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A table with a column of times, perhaps one of clients, and the columns known in "
-            "advance. Its rows after the last values are the future, and earlier rows fill gaps in "
-            "the data. Default: the data's rows after the last value, and data.covariates of the "
-            "run.",
+            help="A table of the columns known in advance, with a column of times and, if clients "
+            "differ, one of clients. Rows after the last value are the future. Earlier rows fill "
+            "gaps in the data. Default: the data's rows after the last value, and data.covariates "
+            "of the run.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="CSV", help="Write the forecasts into this file, not to stdout."),
+        typer.Option(metavar="CSV", help="Write the forecasts into this file instead of stdout."),
     ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
             metavar="PNG",
-            help="Draw the last periods of up to six clients, and their forecasts with intervals.",
+            help="Draw the last periods of up to six clients, with their forecasts and intervals.",
         ),
     ] = None,
     steps: Annotated[
         int,
         typer.Option(
             min=1,
-            help="How many values ahead. Models forecast data.horizon values at once, and a run's "
-            "errors and intervals are for these; further values use earlier forecasts as input, "
-            "are less accurate, and have no intervals.",
+            help="How many values to forecast. A model forecasts data.horizon values at once, and "
+            "the errors and intervals of a run are for these. Values further ahead use earlier "
+            "forecasts as input, are less accurate, and have no intervals.",
         ),
     ] = 1,
     levels: Annotated[
@@ -87,8 +87,8 @@ def forecast(
             metavar="PERCENT",
             min=1,
             max=99,
-            help="Percentage of values that an interval should hold; may be repeated. Default: 80 "
-            "and 95.",
+            help="Draw an interval that should hold this percentage of values; may be repeated. "
+            "Default: 80 and 95.",
         ),
     ] = None,
     clients: Annotated[
@@ -100,43 +100,44 @@ def forecast(
     source: Annotated[
         str,
         typer.Option(
-            help="How to read FILE, such as long-csv. Default: as SITE.toml says, or recognised."
+            help="How to read the file of --data, such as long-csv. Default: as --site says, else "
+            "recognised from the file."
         ),
     ] = "",
     layout: Annotated[
         Literal["as-data", "long"],
         typer.Option(
-            help="as-data: the layout and column names of the data. long: unique_id, ds, y_hat, a "
-            "row for each client and step."
+            help="as-data: the layout and column names of the data. long: a row for each client "
+            "and step, with the columns unique_id, ds and y_hat."
         ),
     ] = "as-data",
     site: Annotated[
         Path | None,
         typer.Option(
             metavar="SITE.toml",
-            help="The node's settings file, if it names the source, clients or columns.",
+            help="The node's settings file. Needed if it names the source, the clients or columns.",
         ),
     ] = None,
 ) -> None:
     """Forecast the next values with each client's kept model.
 
-    The series need the clients' names and the sampling step of training,
-    and should include the newest values. A client needs as many steps as
-    its model looks back: the largest of period × periodic-window, data.lags
-    and close-window. Series are scaled as in training. Gaps are filled with
-    the value before them, also at the end. The first forecast is for the
-    step after the newest value of any client. Forecasts are in the series'
-    units, with the data's decimals, and never negative where the data never
-    are. Weekdays and times of day that never have a value get no forecast.
+    The series must have the same client names and the same sampling step as
+    in training, and should include the newest values. A client needs as many
+    steps as its model looks back: the largest of period × periodic-window,
+    data.lags and close-window. Series are scaled as in training. A gap, even
+    at the end, is filled with the value before it. The first forecast is for
+    the step after the newest value of any client. Forecasts have the units
+    and decimals of the data. They are never negative if the data never are.
+    Weekdays and times of day that never have a value get no forecast.
 
-    The CSV has the layout and the column names of the data, and columns
-    lo-80, hi-80, lo-95, hi-95 for the intervals, in a wide table for each
-    client, as north-lo-80. Data that are no table, and --layout long, give
-    unique_id, ds, y_hat. Without times steps are counted: the first row of
-    a file is step 0. A table of the clients goes to stderr. Clients without
-    a model, with too few values, or whose values end before those of the
-    training, are listed and left out. For a client named by --client, this
-    is an error.
+    The CSV has the layout and the column names of the data. The intervals
+    are in further columns: lo-80, hi-80, lo-95 and hi-95, or in a wide table
+    for each client, such as north-lo-80. With --layout long, or if the data
+    are no table, the columns are unique_id, ds and y_hat. If the data have no
+    times, ds counts steps: the first row of a file is step 0. A table of the
+    clients goes to stderr. A client is listed there but gets no forecast if
+    it has no model or too few values, or if its values end before those of
+    the training run. If --client names such a client, this is an error.
     Exit code: 0 written, 2 nothing written.
 
     [bold]Examples[/bold]
@@ -227,7 +228,7 @@ def _states(run: Path | None, state: Path | None) -> list[NodeState]:
 def _reading(
     trained: DataSettings, data: Path | None, source: str, site: Path | None
 ) -> DataSettings:
-    """Return settings that read the series up to now, from a file or the run's or site's source."""
+    """Return settings that read the series up to now from `data`, else as the site or run does."""
     from fedproto_app.data.format import Reading, fields_of_some_sources, sources_of
     from fedproto_app.node.site import site_file
     from fedproto_app.settings import DataSettings
@@ -252,7 +253,7 @@ def _reading(
         "max_clients": 0,
         "max_steps": 0,
     }
-    if not site and reader != trained.source:  # the settings for tables are for another file
+    if not site and reader != trained.source:  # the run's settings are for another kind of file
         fields = DataSettings.model_fields
         updates |= {name: fields[name].default for name in ("clients", *fields_of_some_sources())}
         updates |= {name: value for name, value in recognised.fields.items() if name != "source"}
@@ -260,7 +261,7 @@ def _reading(
 
 
 def _recognised(data: Path, trained: DataSettings) -> Reading:
-    """Return how to read the file: with the columns of the run's data, if the file has them."""
+    """Return how to read the file. Use the columns of the run's data if the file has them."""
     from fedproto_app.data.recognition import reading_of
 
     names = ("clients", "columns", "client_column", "time_column", "time_unit")
@@ -277,7 +278,7 @@ def _recognised(data: Path, trained: DataSettings) -> Reading:
 
 
 def _require_writable(option: str, out: Path, data: str) -> None:
-    """Refuse an output that would overwrite the data, or be read as a client, before any work."""
+    """Refuse, before any work, an output that would overwrite the data or be read as a client."""
     if out.is_dir() or not out.parent.is_dir():
         fault = "is a folder" if out.is_dir() else f"there is no folder {out.parent}"
         raise FedProtoError(f"{option} {out}: {fault}")
@@ -293,7 +294,7 @@ def _write(option: str, out: Path, content: bytes) -> None:
 
 
 def _summary(forecasts: list[ClientForecast]) -> Table:
-    """Return a table of clients: last value, number of missing values since, first forecast."""
+    """Return a table of clients: last value, number of missing values since, next forecast."""
     table = Table(box=None, header_style="bold")
     table.add_column("client")
     for title in ("last value", "missing since", "next value", "at", "steps"):

@@ -1,4 +1,4 @@
-"""``fedproto init``: a settings file for the data at hand."""
+"""``fedproto init``: write a settings file for the data at hand."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.settings import Section, Settings, without_markdown
 
-_COMMENTED_OUT = ("seed", "output.dir")  # settings that a next experiment often changes
-_WIDEST = 40  # a longer setting has its comment above
+_COMMENTED_OUT = ("seed", "output.dir")  # settings that the next experiment often changes
+_WIDEST = 40  # the comment on a longer setting stands above it
 
 
 def init(
@@ -40,7 +40,7 @@ def init(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.toml", help="Where to write. Default: the data's name, here."),
+        typer.Option(metavar="FILE.toml", help="The file to write. Default: here, named as FILE."),
     ] = None,
     horizon: Horizon = None,
     period: Period = None,
@@ -55,8 +55,9 @@ def init(
 ) -> None:
     """Write a commented settings file for the data at hand.
 
-    It holds what `fedproto try` would choose: how to read the file, the
-    period and the calendar from its clock, and the federated closed form. Change it, and run it.
+    The file holds what `fedproto try` would choose: how to read the data, the
+    period and the calendar taken from the data's clock, and the federated
+    closed form. Change what you like, then run it.
 
     [bold]Examples[/bold]
 
@@ -88,7 +89,7 @@ def init(
 
 
 def commented_settings(changes: Mapping[str, object], heading: list[str]) -> str:
-    """Return these settings, with dotted keys, as a TOML file with their meanings as comments."""
+    """Return a TOML file of settings with dotted keys, and with a comment on what each means."""
     lines = [f"# {' '.join(line.split())}" for line in heading]
     absent = {key: None for key in _COMMENTED_OUT if key not in changes}
     tables: dict[str, list[str]] = {"": []}

@@ -1,4 +1,4 @@
-"""``fedproto keys`` and ``fedproto signing-key``: how server and sites authenticate each other."""
+"""``fedproto keys`` and ``fedproto signing-key``: make and show the keys of server and sites."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SITE = Path("/etc/fedproto/site.toml")
 def keys(
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Folder of the keys, made if needed."),
+        typer.Argument(metavar="DIR", help="The folder for the keys, made if needed."),
     ],
     hosts: Annotated[
         list[str] | None,
@@ -37,18 +37,18 @@ def keys(
         bool,
         typer.Option(
             "--check",
-            help="Only say when the certificates in DIR expire. Exit code 1 if one "
+            help="Only print when the certificates in DIR expire. The exit code is 1 if one "
             "expires within 30 days.",
         ),
     ] = False,
 ) -> None:
     """Make a private CA, the server's certificate, and a key for each node.
 
-    With --host: DIR/ca.crt, ca.key, server.pem and server.key. An existing
-    CA is used again. With --node: DIR/nodes/NAME and
-    NAME.pub. A site can do this on its own machine, so that its private
-    key never leaves it, and send NAME.pub. Existing files are never
-    overwritten. Private files are readable by you alone.
+    --host makes DIR/ca.crt, ca.key, server.pem and server.key. An existing
+    CA is used again. --node makes DIR/nodes/NAME and NAME.pub. A site can
+    run this with --node on its own machine and send only NAME.pub, so that
+    its private key never leaves the site. Existing files are never
+    overwritten. Only you can read the private files.
 
     [bold]Examples[/bold]
 
@@ -59,7 +59,7 @@ def keys(
     if check:
         _check(folder)
         return
-    from fedproto_app.ops.keys import make_keys  # imports cryptography, as other commands need not
+    from fedproto_app.ops.keys import make_keys  # imports cryptography, rarely needed
 
     files = make_keys(folder, hosts or [], nodes or [])
     home = folder.expanduser().resolve()
@@ -73,8 +73,8 @@ def keys(
         if file.path.suffix == ".pub":
             public = shlex.quote(str(file.path))
             typer.echo(f"  fedproto nodes register {public} SUPERLINK")
-    after = "fedproto run CONFIG.toml --superlink SUPERLINK, when the nodes are connected"
-    more = f"fedproto keys {shlex.quote(str(folder))} --node NAME, for each"
+    after = "fedproto run CONFIG.toml --superlink SUPERLINK, once the nodes are connected"
+    more = f"fedproto keys {shlex.quote(str(folder))} --node NAME, for each node"
     say_next(Console(stderr=True), after if nodes else more)
 
 
@@ -97,8 +97,8 @@ def signing_key(
     """Show the public key that authenticates this site in masked sums.
 
     The site makes the private key on first use, and keeps it in its state
-    directory. Send the line to the other sites, but not through the server.
-    Each site adds it to its own file:
+    directory. Send the printed line to the other sites, but not through the
+    server. Each of them adds it to its own settings file:
 
       [masked-sums]
       known = ["ssh-ed25519 AAAA…"]

@@ -13,8 +13,8 @@ from fedproto_app.core.loading import look_here_for_users_code
 def main() -> NoReturn:
     """Run the command line.
 
-    Errors are printed on stderr, without a traceback. Exit code: 1 for a federation that failed, 2
-    for a mistake in settings, data or arguments.
+    Errors are printed on stderr, without a traceback. Exit code: 1 if the federation failed, 2 for
+    a mistake in settings, data or arguments.
     """
     end_on_signals()
     look_here_for_users_code()
@@ -27,13 +27,13 @@ def main() -> NoReturn:
     except FedProtoError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, FederationError) else 2)
-    except OSError as error:  # of the machine, such as a disk that is full or may not be written
+    except OSError as error:  # the machine's fault, such as a full or read-only disk
         remedy = "; TMPDIR names another" if "temporary directory" in str(error) else ""
         print(f"error: {system_fault(error)}{remedy}", file=sys.stderr)
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
-            raise  # torch has no error of its own for the memory of a CPU
+            raise  # torch raises a plain RuntimeError when the CPU's memory is exhausted
         print("error: there is not enough memory for this on this machine", file=sys.stderr)
         sys.exit(2)
     sys.exit()

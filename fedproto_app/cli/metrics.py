@@ -1,4 +1,4 @@
-"""``fedproto metrics``: a server's and a site's metrics over HTTP."""
+"""``fedproto metrics``: serve the metrics of a server or a site over HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 def metrics(
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The folder that FEDPROTO_METRICS names at the server."),
+        typer.Option(metavar="DIR", help="The folder that FEDPROTO_METRICS names on the server."),
     ] = None,
     audit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The audit log of the server or the site.")
@@ -21,9 +21,9 @@ def metrics(
 ) -> None:
     """Serve metrics over HTTP for Prometheus, until it is stopped.
 
-    Of every run: rounds, orders, replies, refusals, bytes, seconds, loss,
-    ε. Of the audit log: the events of the last hour. It reads the files
-    only. There is no password, so listen only where Prometheus may read.
+    It serves each run's rounds, orders, replies, refusals, bytes, seconds,
+    loss and ε, and the last hour's events from the audit log. There is no
+    password, so listen only on an address that Prometheus alone can reach.
 
     [bold]Examples[/bold]
 

@@ -33,7 +33,7 @@ SuperLink = Annotated[
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="The node's name, or its key's fingerprint as shown by list."
+        metavar="NAME", help="The node's name, or the fingerprint of its key (see nodes list)."
     ),
 ]
 Runs = Annotated[
@@ -41,7 +41,7 @@ Runs = Annotated[
     typer.Option(
         "--runs",
         metavar="DIR",
-        help="The folder of the server's runs, which holds nodes.json, the register of names. "
+        help="The folder of the server's runs. Its file nodes.json is the register of names. "
         "Default: $FEDPROTO_OUTPUT_ROOT, else runs.",
     ),
 ]
@@ -51,9 +51,9 @@ Runs = Annotated[
 def _nodes() -> None:
     """List the nodes of a federation, and manage their keys and names.
 
-    A node authenticates with its key. Only the key that is registered under
-    a name may use it. A key without a registered name keeps the name that
-    it first used.
+    A node authenticates with its key. If a key is registered under a name,
+    only that key may use the name. A key that is registered without a name
+    keeps the name that it used first.
     """
 
 
@@ -63,11 +63,12 @@ def list_nodes(
     runs: Runs = Path("runs"),
     show_revoked: Annotated[bool, typer.Option("--all", help="Also list revoked keys.")] = False,
 ) -> None:
-    """List nodes with status, key, id, and number of clients.
+    """List the nodes with their status, key, id, and number of clients.
 
-    The fingerprint is what [bold]ssh-keygen -lf NAME.pub[/bold] shows at the site.
-    Clients and run refer to the last run that accepted the node. They are read
-    from the register, so they are only known on the server's machine.
+    A key is shown as the fingerprint that [bold]ssh-keygen -lf NAME.pub[/bold] prints at the
+    site. The columns "clients" and "run" are about the last run that accepted
+    the node. They are read from the register on the server's machine, and are
+    empty elsewhere.
 
     [bold]Example[/bold]
 
@@ -96,7 +97,7 @@ def register(
     public_key: Annotated[Path, typer.Argument(metavar="NAME.pub", help="A public key.")],
     superlink: SuperLink,
     name: Annotated[
-        str, typer.Option(help="The node's name. Default: the file's, without .pub.")
+        str, typer.Option(help="The node's name. Default: the file's name without .pub.")
     ] = "",
     valid_days: Annotated[
         int | None,
@@ -104,7 +105,7 @@ def register(
     ] = None,
     runs: Runs = Path("runs"),
 ) -> None:
-    """Register a node's key under its name. Repeating it updates only the expiry.
+    """Register a node's key under its name. If repeated, it only changes the expiry date.
 
     [bold]Example[/bold]
 
@@ -137,16 +138,17 @@ def rotate(
         int,
         typer.Option(
             min=0,
-            help="Days for which the old key is still accepted, so that the site can restart when "
-            "it suits. 0: revoke it now.",
+            help="Accept the old key for this number of days, so that the site can restart its "
+            "node when it suits. 0: revoke the old key now.",
         ),
     ] = 0,
 ) -> None:
     """Register a new key under a node's name, and revoke the old key, now or later.
 
-    The site makes the key ([bold]fedproto keys DIR --node NAME[/bold], after
-    moving the old pair away), sends NAME.pub, and restarts its SuperNode with
-    the new key. Its clients continue with the models on its disk.
+    First the site moves its old pair of keys away, makes a new pair with
+    [bold]fedproto keys DIR --node NAME[/bold], and sends NAME.pub. Afterwards it restarts
+    its SuperNode with the new key. Its clients continue with the models on
+    its disk.
 
     [bold]Examples[/bold]
 
@@ -157,10 +159,12 @@ def rotate(
         names, new = _register(runs).read(), fingerprint(read_key(public_key))
         old = [node for node in matching_nodes(nodes.listed(), name, names) if node.key != new]
         if not old:
-            raise SettingsError(f"{public_key}: is the key that {name} has already")
+            raise SettingsError(f"{public_key}: {name} already has this key")
         called = old[0].name or names.name_of(old[0].key)
         if not called:
-            raise SettingsError(f"{name}: has no name; register the new key, and revoke this one")
+            raise SettingsError(
+                f"{name}: this key has no name; register the new key, then revoke this one"
+            )
         nodes.register(public_key, called)
         if overlap_days:
             end = _end(runs, [node.key for node in old], overlap_days)
@@ -179,9 +183,9 @@ def revoke(
 ) -> None:
     """Remove a node's key from the federation permanently.
 
-    Flower refuses the node from now on and never registers that key again.
-    The node keeps its name: register a new key under the name to replace the
-    old key. Also remove NAME.pub from the folder that the server registers.
+    Flower refuses the key from now on and never registers it again. The node
+    keeps its name, so you can register a new key under it. Also remove
+    NAME.pub from the folder whose keys the server registers.
 
     [bold]Example[/bold]
 
@@ -191,8 +195,8 @@ def revoke(
         matching = matching_nodes(nodes.listed(), name, _register(runs).read())
         if len(matching) > 1:
             raise SettingsError(
-                f"{name!r}: {len(matching)} keys are registered under this name; name one of them: "
-                f"{_keys(matching)}"
+                f"{name!r}: {len(matching)} keys are registered under this name; give one of "
+                f"their fingerprints: {_keys(matching)}"
             )
         nodes.revoke(matching[0])
     typer.echo(f"{matching[0].name or name}: revoked the key {matching[0].key}")
@@ -206,10 +210,10 @@ def ban(
     ] = "",
     runs: Runs = Path("runs"),
 ) -> None:
-    """Exclude a name, and its keys, from all runs of this server.
+    """Exclude a name and its keys from all runs of this server.
 
-    Current runs stop asking the node from their next round. Its key stays
-    registered, so the ban can be lifted: [bold]fedproto nodes unban NAME[/bold].
+    Current runs stop asking the node from their next round on. Its key stays
+    registered, so [bold]fedproto nodes unban NAME[/bold] can lift the ban.
 
     [bold]Example[/bold]
 
@@ -226,7 +230,7 @@ def ban(
         if name.startswith("SHA256:"):
             keys.append(name)
         names.banned[name] = list(dict.fromkeys([*names.banned.get(name, []), *keys]))
-    typer.echo(f"{name}: banned, with the keys: {', '.join(names.banned[name]) or 'none is known'}")
+    typer.echo(f"{name}: banned, with these keys: {', '.join(names.banned[name]) or 'none known'}")
 
 
 @nodes_app.command()
@@ -244,9 +248,9 @@ def unban(name: Name, runs: Runs = Path("runs")) -> None:
 def release(name: Name, runs: Runs = Path("runs")) -> None:
     """Release a name from its key. The next node that uses the name gets it.
 
-    This is needed if keys are registered without names, and a site has a new
-    key. Keys that are registered under a name need no release: the newest key
-    that connects has the name.
+    This is needed if a site has a new key and keys are registered without
+    names. If keys are registered under a name, no release is needed: the
+    newest key that connects gets the name.
 
     [bold]Example[/bold]
 
@@ -255,7 +259,7 @@ def release(name: Name, runs: Runs = Path("runs")) -> None:
     with _register(runs).changing() as names:
         if name not in names.bound:
             bound = ", ".join(map(shown, names.bound)) or "none"
-            raise SettingsError(f"{name!r} belongs to no key here; names that do: {bound}")
+            raise SettingsError(f"{name!r} is bound to no key here; bound names: {bound}")
         key = names.bound.pop(name).key
     typer.echo(f"{name}: released from the key {key}")
 
@@ -265,7 +269,7 @@ def _register(runs: Path) -> NodeRegister:
 
 
 def _end(runs: Path, keys: Sequence[str], days: int) -> str:
-    """Let these keys end in so many days, and return when."""
+    """Let these keys expire after so many days, and return the date."""
     end = time_text(days)
     with _register(runs).changing() as names:
         names.ends |= dict.fromkeys(keys, end)

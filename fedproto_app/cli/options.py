@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from fedproto_app.experiments.run_settings import changed_settings
 
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting, over all others; repeatable."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated."),
 ]
 ReadingChanges = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A setting on how the file is read, such as data.missing=zero; repeatable.",
+        help="Change how the file is read, such as data.missing=zero; may be repeated.",
     ),
 ]
 Horizon = Annotated[int | None, typer.Option(help="Steps ahead to forecast. Default: one period.")]
 Period = Annotated[
     int | None,
     typer.Option(
-        help="Steps per period. Default, from the file's clock: a day, a week for daily data, a "
-        "year for weekly data. Without a clock it is estimated from the series."
+        help="Steps per period. Default, if the file has times: a day, but a week for daily data "
+        "and a year for weekly data. Otherwise it is estimated from the series."
     ),
 ]
 Clients = Annotated[
     int | None,
-    typer.Option(help="Simulated clients that share the images or sequences."),
+    typer.Option(help="Divide the images or sequences over this number of simulated clients."),
 ]
 Source = Annotated[
     str,
     typer.Option(
-        help="How to read the file, such as long-csv, or your own function, "
-        "package.module:factory. Default: recognised."
+        help="How to read the file, such as long-csv, or your own function as "
+        "package.module:factory. Default: recognised from the file."
     ),
 ]
 ClientsFrom = Annotated[
@@ -53,13 +53,13 @@ KnownColumns = Annotated[
     ),
 ]
 Covariates = Annotated[
-    str, typer.Option(metavar="FILE", help="A separate table with columns known in advance.")
+    str, typer.Option(metavar="FILE", help="A separate table of columns known in advance.")
 ]
 Holidays = Annotated[
-    str, typer.Option(metavar="REGION", help="Whose holidays are known in advance: DE, DE-BY.")
+    str, typer.Option(metavar="REGION", help="Use the holidays of this region: DE or DE-BY.")
 ]
 Target = Annotated[
-    str, typer.Option(metavar="COLUMN", help="The column to forecast, where there are several.")
+    str, typer.Option(metavar="COLUMN", help="The column to forecast, if there are several.")
 ]
 
 
@@ -70,7 +70,7 @@ def reading_changes(
     covariates: str,
     holidays: str,
 ) -> dict[str, object]:
-    """Return the settings of ``--set`` and of the options on how a file is read, by dotted keys."""
+    """Return the settings of ``--set`` and of the reading options below, with dotted keys."""
     options = {"source": source, "covariates": covariates, "holidays": holidays}
     chosen = {f"data.{key}": value for key, value in options.items() if value}
     if known_columns is not None:

@@ -42,7 +42,7 @@ Target = Literal["csv", "parquet"]
 _FIRST = next(iter(Sort))
 Places = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN…", help="Run folders, or folders that hold several."),
+    typer.Argument(metavar="RUN…", help="Folders of runs, or folders that hold several runs."),
 ]
 
 
@@ -52,35 +52,36 @@ def compare(
     sort: Annotated[
         Sort,
         typer.Option(
-            help="Sort forecasts by the median or mean test MSE over clients, the median MASE, the "
-            "mean of the worst tenth of the clients, or the share better off than with their best "
-            "local model."
+            help="Sort forecasts by the clients' median or mean test MSE, their median MASE, the "
+            "mean error of the worst tenth of the clients, or the share of clients that are better "
+            "off than with their best local model."
         ),
     ] = _FIRST,
     test_pairs: Annotated[
         bool,
         typer.Option(
             "--pairs",
-            help="Compare each row, client by client, with the clients' best local models, or with "
-            "the best row if every run shares something, by the rule of the verdict.",
+            help="Compare each row, client by client, with the clients' best local models. If no "
+            "run is local, compare it with the best row. The rule is that of the verdict.",
         ),
     ] = False,
     picture: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.png", help="Draw the runs into this file as well."),
+        typer.Option(metavar="FILE.png", help="Also draw the comparison into this file."),
     ] = None,
 ) -> None:
-    """Put finished runs side by side, in one table for runs on the same data.
+    """Compare finished runs, in one table for all runs on the same data.
 
-    Runs that differ only in their seed share one row: mean and standard
-    error over the seeds, the best row first. Errors of forecasts are on the
-    standardised scale, for the kept models. A client is better off if its
-    error is lower than with its best local model, the run without sharing
-    that has its lowest validation error. The sentence below the table says
-    whether federated learning pays, using the sharing runs with the lowest
-    validation error. Accuracies on images are of the last round's
-    models, and on sequences of the kept models, the last round's models, and
-    the mean over all rounds.
+    Runs that differ only in their seed share one row, with the mean and the
+    standard error over the seeds. The best row comes first. Forecast errors
+    are those of the kept models, on the standardised scale. A client is better
+    off if its error is lower than with its best local model. That is the
+    model with the client's lowest validation error among the runs without
+    sharing. The sentence below the table says whether federated learning
+    pays. It uses the sharing runs with the lowest validation error. For
+    images, accuracies are those of the last round's models. For sequences,
+    they are those of the kept models and of the last round's models, and the
+    mean over all rounds.
 
     [bold]Examples[/bold]
 
@@ -121,13 +122,12 @@ def pictures(
 ) -> None:
     """Draw a run's pictures into RUN/pictures and print their paths.
 
-    The pictures show each client's test error, and the mean by round and by
-    communicated parameters. Forecasting: for
-    FUELS the matrix of divergences between prototypes, and after a simulation
-    also the learned filters and the forecasts of single clients.
-    Classification: accuracy by stage and by class, and the clients' classes.
-    Sequences: the clusters over the rounds, the similarity of the clients
-    and the forgetting factor.
+    All runs: each client's test error, and the mean test error plotted over
+    rounds and over communicated parameters. Forecasting: for FUELS the matrix
+    of divergences between prototypes. After a simulation, also the learned
+    filters and forecasts of single clients. Images: the accuracy by stage
+    and by class, and the clients' classes. Sequences: the clusters over the
+    rounds, the similarity between clients, and the forgetting factor.
 
     [bold]Example[/bold]
 
@@ -144,18 +144,18 @@ def report(
         Path | None,
         typer.Option(
             metavar="FILE.html",
-            help=f"The file to write; default: {REPORT} in RUN, or in the current folder for "
-            "several runs.",
+            help=f"The file to write. Default: {REPORT} in RUN, or in the current folder if there "
+            "are several RUNs.",
         ),
     ] = None,
 ) -> None:
     """Write a report on finished runs: one HTML file, which opens offline.
 
-    It states the main result in a sentence. Then it shows the table of
-    methods, gains by client, every client, errors by step ahead or by class,
-    forecasts, learning curves and their cost, and how to repeat the runs.
-    Runs that differ only in their seed share one row. To show whether
-    sharing pays, include a run without sharing (solo, naive).
+    The report states the main result in a sentence. It then shows a table of
+    the methods, each client's gain, a table of all clients, the errors by
+    step ahead or by class, forecasts, learning curves, costs, and how to
+    repeat the runs. Runs that differ only in their seed share one row. To
+    show whether sharing pays, include a run without sharing (solo, naive).
 
     [bold]Examples[/bold]
 
@@ -179,14 +179,15 @@ def export(
         str,
         typer.Option(
             metavar="DIR",
-            help="Folder of the files. Default: RUN/export.",
+            help="The folder for the files. Default: RUN/export.",
         ),
     ] = "",
 ) -> None:
     """Write finished runs as long tables for other tools.
 
-    A table has one number per row: rounds, clients and, for several steps
-    ahead, steps. Existing files are never overwritten. parquet needs
+    There is a table of rounds, a table of clients and, if runs forecast
+    several steps ahead, a table of steps. Each has one number per row.
+    Existing files are never overwritten. To use --to parquet, first
     pip install "fedproto-app\\[parquet]".
 
     [bold]Examples[/bold]
@@ -198,7 +199,7 @@ def export(
 
     runs = _finished(places)
     if len(runs) > 1 and not output:
-        raise SettingsError(f"--to {target}: name the folder of {len(runs)} runs with --output")
+        raise SettingsError(f"--to {target}: for {len(runs)} runs, name a folder with --output")
     folder = Path(output).expanduser() if output else runs[0].folder / "export"
     write = write_csv if target == "csv" else write_parquet
     for file in write(runs, folder):
@@ -206,7 +207,7 @@ def export(
 
 
 def _finished(places: Sequence[Path]) -> list[Run]:
-    """Return the finished runs in these places. Say which folders hold none."""
+    """Return the finished runs in these places. Print which folders hold none."""
     runs, without = find_runs(places)
     for folder in without:
         typer.echo(f"skipped {folder}: no summary.json, so no finished run", err=True)

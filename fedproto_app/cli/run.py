@@ -36,47 +36,48 @@ from fedproto_app.report.table import clients_table, run_table
 from fedproto_app.settings import Settings
 from fedproto_app.settings.reading import unused_settings
 
-OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of options
+OF_PROCESS, OF_FLOWER = "With --engine process", "With --engine flower"  # panels of the help
 
 
 def run(
     config: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG.toml]", help="Settings over the defaults."),
+        typer.Argument(metavar="[CONFIG.toml]", help="Settings that override the defaults."),
     ] = None,
     changes: Changes = None,
     resume: Annotated[
         str,
         typer.Option(
             metavar="RUN",
-            help="Resume the run in this folder from its newest checkpoint; with --superlink also "
-            "by name, together with its CONFIG.toml. A finished run needs more rounds or patience.",
+            help="Resume the run in this folder from its newest checkpoint. To continue a finished "
+            "run, set more rounds or patience. With --superlink, RUN may also be the run's name, "
+            "given together with its CONFIG.toml.",
         ),
     ] = "",
     superlink: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Run on the nodes of this SuperLink, a connection in Flower's config.toml, "
-            "instead of simulated ones.",
+            help="Run on the real nodes of this SuperLink instead of simulated nodes. NAME is a "
+            "connection in Flower's config.toml.",
         ),
     ] = "",
     nodes: Annotated[
-        int | None, typer.Option(min=1, help=f"Simulated nodes. Default: {NODES}.")
+        int | None, typer.Option(min=1, help=f"Number of simulated nodes. Default: {NODES}.")
     ] = None,
     engine: Annotated[
         Literal["process", "flower"],
         typer.Option(
-            help="How to simulate: process, in this process and worker processes, or flower, a "
-            "separate SuperLink with Ray. Results are the same."
+            help="How to simulate. process: in this process and worker processes. flower: on a "
+            "separate SuperLink with Ray. Both give the same results."
         ),
     ] = "process",
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Worker processes; does not change results. Default: one per core, as far as "
-            "there is work, or one per GPU.",
+            help="Number of worker processes. It does not change results. Default: one per core if "
+            "there is enough work, or one per GPU.",
             rich_help_panel=OF_PROCESS,
         ),
     ] = None,
@@ -87,27 +88,27 @@ def run(
         float | None,
         typer.Option(
             min=0,
-            help="GPUs for each node, or a share of one. Default: all GPUs in equal shares if the "
-            "setting device uses GPUs, else none.",
+            help="GPUs for each node, or a fraction of one. Default: if the setting device uses "
+            "GPUs, all GPUs are shared equally; else none.",
             rich_help_panel=OF_FLOWER,
         ),
     ] = None,
     app: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a Flower app whose pyproject.toml sets defaults; default: the nearest "
-            "app in a parent folder, if any."
+            help="Folder of a Flower app whose pyproject.toml holds settings. Default: the nearest "
+            "parent folder that is an app, if any."
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also show Flower's log.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the run's folder.")] = False,
 ) -> None:
-    """Run an experiment in a simulated federation, or on real nodes, and print its table.
+    """Run an experiment in a simulated federation or on real nodes, and print its results.
 
-    Defaults are overridden by the pyproject.toml of an app, if there is one,
-    then by CONFIG.toml, then by --set. A simulation checks settings and data
-    before it starts. Ctrl-C ends a simulation and prints how to resume it. A
-    run on real nodes continues.
+    The pyproject.toml of an app, if there is one, overrides the defaults.
+    CONFIG.toml overrides both, and --set overrides everything. A simulation
+    checks settings and data before it starts. Ctrl-C ends a simulation and
+    prints how to resume it, but a run on real nodes continues.
     Exit code: 0 completed, 1 the run failed, 2 wrong settings or data,
     3 connection to the run lost, 128 + n ended by signal n.
 
@@ -180,9 +181,9 @@ def _next(settings: Settings, artefacts: Path) -> list[str]:
 
 
 def _lacks_future(settings: Settings, artefacts: Path) -> bool:
-    """Return whether the run's data end before the columns known in advance that a forecast needs.
+    """Return whether the data lack the future values of known columns that a forecast needs.
 
-    Reads the data again if the run has such columns.
+    Reads the data again if the run has columns known in advance.
     """
     from fedproto_app.data.known_columns import as_trained
     from fedproto_app.data.sources import load_histories

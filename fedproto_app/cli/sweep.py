@@ -1,4 +1,4 @@
-"""``fedproto sweep``: try settings in many runs, and choose by validation error."""
+"""``fedproto sweep``: try settings in many runs, and choose the best by validation error."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def sweep(
         Path | None,
         typer.Argument(
             metavar="[CONFIG.toml]",
-            help="Settings over the defaults; its table \\[sweep] sets the options below.",
+            help="Settings that override the defaults. A table \\[sweep] sets the options below.",
         ),
     ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B,…", help="Values of one setting; may be repeated."),
+        typer.Option(metavar="KEY=A,B,…", help="Values to try for one setting; may be repeated."),
     ] = None,
     ranges: Annotated[
         list[str] | None,
         typer.Option(
             "--range",
             metavar="KEY=LOW..HIGH[:log]",
-            help="Range of one setting to draw from, integers between integer ends; may be "
-            "repeated. With --search random or optuna.",
+            help="Range from which to draw values of one setting; may be repeated. If both ends "
+            "are integers, so are the values. Needs --search random or optuna.",
         ),
     ] = None,
     search: Annotated[
         Literal["grid", "random", "optuna"] | None,
         typer.Option(
-            help="grid: every combination of the values. random: draw --trials of them. optuna: "
-            "draw them based on earlier results. Default: grid."
+            help="grid: try every combination of the values. random: draw as many as --trials "
+            "says. optuna: draw them based on earlier results. Default: grid."
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Number of trials to draw.")] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(metavar="0,1,…", help="Seeds; each trial has a run per seed. Default: 0."),
+        typer.Option(metavar="0,1,…", help="Seeds: each trial makes a run per seed. Default: 0."),
     ] = None,
     changes: Changes = None,
     output: Annotated[
@@ -78,7 +78,7 @@ def sweep(
     ] = None,
     extend: Annotated[
         bool,
-        typer.Option("--extend", help="Allow more trials or seeds than the folder's sweep has."),
+        typer.Option("--extend", help="Allow a sweep to grow: add trials or seeds to its folder."),
     ] = False,
     parallel: Annotated[
         int | None,
@@ -94,18 +94,18 @@ def sweep(
         int | None,
         typer.Option(
             min=1,
-            help="Trials that Optuna suggests before it sees their results. Default: 4.",
+            help="Number of trials that Optuna suggests at once. Default: 4.",
         ),
     ] = None,
 ) -> None:
-    """Try settings on several seeds, and choose by validation error.
+    """Try settings on several seeds, and choose the best by validation error.
 
     All settings and data are checked before the first run. Runs are parallel
     processes that write into one folder. To resume a sweep that was stopped
     or killed, repeat the command, or use --resume with its folder. The final
-    table starts with the lowest mean validation error, and shows the test
-    error of the best trial only. sweep.csv, sweep.json and sweep.png show the
-    same. Only the models of the best trial are kept.
+    table is sorted by mean validation error, and shows the test error of the
+    best trial only. sweep.csv, sweep.json and sweep.png show the same. Only
+    the models of the best trial are kept.
     Exit code: 0 completed, 1 runs failed, 2 wrong settings or data.
 
     [bold]Examples[/bold]
@@ -139,7 +139,8 @@ def sweep(
         options_given = [value for value in options.values() if value is not None]
         if config or changes or extend or options_given or any(swept.values()):
             raise SettingsError(
-                f"--resume {resume}: the sweep continues unchanged; only --parallel may be given"
+                f"--resume {resume}: the sweep continues unchanged; leave out all other options "
+                "except --parallel"
             )
         plan, folder = read_plan(resume), resume
     else:
@@ -175,7 +176,7 @@ def _print_results(sweep: Sweep, results: Sequence[Result], chosen: Sequence[Res
         run = result.folders[sweep.plan.seeds[0]]
         command = ["run", str(run / "settings.toml"), "--nodes", str(sweep.plan.nodes)]
         command += ["--set", "output.dir=runs", "--set", 'output.name=""']
-        line = f"the choice: trial {result.trial.number}, {run.name}; once more: "
+        line = f"the choice: trial {result.trial.number}, {run.name}; to repeat it: "
         out.print(f"{line}{program()} {shlex.join(command)}", markup=False, soft_wrap=True)
     out.print(f"results: {sweep.folder}/sweep.csv, .json, .png", soft_wrap=True, markup=False)
 
@@ -220,7 +221,7 @@ def _by_key(
 
 
 def _listed(text: str) -> list[object]:
-    """Parse ``A,B,C`` as a TOML list, or else each part on its own."""
+    """Parse ``A,B,C`` as a TOML list, or if it is none, parse each part on its own."""
     try:
         values: list[object] = tomllib.loads(f"values = [{text}]")["values"]
     except tomllib.TOMLDecodeError:

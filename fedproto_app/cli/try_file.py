@@ -1,4 +1,4 @@
-"""``fedproto try``: from a file to an answer."""
+"""``fedproto try``: say whether federated learning pays on a file."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def try_file(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="Series: CSV, Parquet, Excel or HDF5, or a folder of them. Images: a folder or "
-            ".zip with a folder for each site and class. Labelled sequences: .npz, .ts or class "
-            "folders.",
+            help="Series: a CSV, Parquet, Excel or HDF5 file, or a folder of them. Images: a "
+            "folder or .zip with a folder for each site and class. Labelled sequences: .npz, .ts "
+            "or a folder for each class.",
         ),
     ],
     horizon: Horizon = None,
@@ -51,34 +51,35 @@ def try_file(
     windows: Annotated[
         int,
         typer.Option(
-            help="Backtest over this number of windows, retraining for each, which takes as many "
-            "times as long."
+            help="Backtest over this number of windows. The models are retrained for each, so 5 "
+            "windows take five times as long."
         ),
     ] = 1,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Learn from the newest 28 periods only, with fewer rivals."),
+        typer.Option("--quick", help="Train on the newest 28 periods only; compare fewer methods."),
     ] = False,
     changes: ReadingChanges = None,
     folder: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where to put the runs. Default: runs/try-NAME. Stopped runs in it are resumed.",
+            help="The folder for the runs. Stopped runs in it are resumed. Default: runs/try-NAME.",
         ),
     ] = None,
 ) -> None:
     """Say whether federated learning pays for the clients in a file.
 
-    Recognises the file, takes the period from its clock, and forecasts one
-    period ahead (or predicts classes) in the simplest ways, with local
-    closed forms, and with a federated closed form. Nothing leaves this
-    machine. In a deployment Kindred's server
-    would read each client's mean day, or with kindred.sharing=groups and
-    masked sums only totals. It ends with one sentence, one table, a report
+    It recognises the format of the file. It forecasts one period of a series,
+    or predicts classes, with simple methods, with local closed forms, and with
+    a federated closed form. The answer is one sentence, one table, a report
     and, for series, a file with the next values. Columns known in advance,
-    such as a weather forecast, get rows of their own: the answer says what
-    they bring to local models, and what federated learning adds to that.
+    such as a weather forecast, get rows of their own in the table. They show
+    what the columns bring to local models, and what federated learning adds.
+
+    Nothing leaves this machine. In a deployment, Kindred's server would read
+    each client's mean day. With kindred.sharing=groups and masked sums, it
+    would read only totals.
 
     [bold]Examples[/bold]
 

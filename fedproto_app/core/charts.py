@@ -1,4 +1,4 @@
-"""Charts as values: the numbers, the names, and what the chart says in words.
+"""Charts as plain values: the numbers, the names, and a text that says what the chart shows.
 
 Tasks and reports make charts, and `report/drawing.py` draws them for a page and for PNG files.
 Every chart has a text for readers who cannot see it.
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.stored import AnyArray
 
-MOST_POINTS = 600  # of a line. More would be finer than a screen
-_WIDE_SPAN = 20  # from this ratio of largest to smallest on, a logarithmic axis reads better
+MOST_POINTS = 600  # largest number of points of a line. More would be finer than a screen
+_WIDE_SPAN = 20  # if largest / smallest is above this, a logarithmic axis is easier to read
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -24,10 +24,11 @@ _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 class Axis:
     """The title, scale and ticks of an axis.
 
-    title: with the unit. log: logarithmic, with values of 0 and below on a linear part around 0.
-    integers: ticks at whole numbers only. times: values are seconds since 1970. percent: values are
-    fractions, written in percent. limits: where the values are bounded. ticks: values that have a
-    tick, instead of round ones. names: names of the values 0, 1, …
+    title: includes the unit. log: logarithmic, with a linear part around 0 for values of 0 and
+    below. integers: ticks at whole numbers only. times: values are seconds since 1970. percent:
+    values are fractions, written in percent. limits: the lowest and the highest possible value.
+    ticks: the values at which to put ticks, instead of round values. names: names of the values 0,
+    1, …
     """
 
     title: str = ""
@@ -42,11 +43,11 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """Values y [n] at x [n], NaN where unknown.
+    """A line through the values y [n] at x [n]. Unknown values are NaN.
 
-    look: the number of its colour and dashes, None for black. bands: by label, [n] how far a band
-    reaches to both sides of y, or [2, n] how far below and above it. error: [n] half lengths of
-    error bars. joined: False for points without a line through them.
+    look: the number of the line's colour and dashes, None for black. bands: for each label, how far
+    a band reaches on both sides of y [n], or how far below and above y [2, n]. error: half the
+    lengths of error bars [n]. joined: False for points without a line through them.
     """
 
     label: str
@@ -58,7 +59,7 @@ class Line:
     joined: bool = True
 
     def thinned(self) -> Line:
-        """Return the line with at most `MOST_POINTS` points, evenly taken, both ends included."""
+        """Return the line with at most `MOST_POINTS` evenly spaced points, with both ends."""
         if len(self.x) <= MOST_POINTS:
             return self
         shown = evenly_spaced(len(self.x), MOST_POINTS)
@@ -69,7 +70,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over one axis. wide: takes the whole width of a page."""
+    """Several lines over one x axis. wide: whether the chart takes the whole width of a page."""
 
     title: str
     text: str
@@ -81,7 +82,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class DotRow:
-    """Dots at values [n] in a row. names: of the dots, [n]. middle: a stroke at this value."""
+    """A row of dots at values [n]. names: the dots' names [n]. middle: where to draw a stroke."""
 
     label: str
     values: NDArray[np.float64]
@@ -91,7 +92,7 @@ class DotRow:
 
 @dataclass(frozen=True)
 class Dots:
-    """Rows of dots over one axis. kinds: the names of a row's dots, if every row has the same."""
+    """Rows of dots over one axis. kinds: the dots' names, if they are the same in every row."""
 
     title: str
     text: str
@@ -104,7 +105,7 @@ class Dots:
 class Bars:
     """A bar from 0 for each name, green above 0 and orange below. Values [n] are fractions.
 
-    A bar longer than `limit` is cut there. The number beside it gives its length."""
+    A bar longer than `limit` is cut there. The number beside the bar gives its full length."""
 
     title: str
     text: str
@@ -116,12 +117,13 @@ class Bars:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Cells [R, C] as colours, NaN where unknown.
+    """A matrix of cells [R, C] shown as colours. Unknown values are NaN.
 
-    meaning: what a value is. rows, columns: names [R] and [C], "" for none. groups: [R] of rows
-    that stand together, or none. kinds: names of the values 0, 1, … where these are not amounts.
-    square: rows and columns are the same clients. diverging: colours on both sides of 0. span: the
-    values at the ends of the colours, for several matrices with one scale. log: logarithmic.
+    meaning: what a value is. rows, columns: the names [R] and [C], "" for none. groups: for each
+    row, the group of rows that stand together, or (). kinds: names of the values 0, 1, … if these
+    are not amounts. square: whether rows and columns are the same clients. diverging: whether the
+    colours diverge from 0. span: the values at the ends of the colour scale, so that several
+    matrices can share one. log: whether the scale is logarithmic.
     """
 
     title: str
@@ -145,9 +147,9 @@ Chart = Lines | Dots | Bars | Matrix
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what there is to know about it in a few sentences, and charts.
+    """A heading, a few sentences on its subject, and charts.
 
-    choices: names of the charts if a reader chooses one of them, or () where all are shown.
+    choices: names of the charts if the reader chooses which one to see, or () if all are shown.
     """
 
     title: str
@@ -161,18 +163,18 @@ class Section:
 
 
 def evenly_spaced(count: int, limit: int) -> NDArray[np.intp]:
-    """Return at most `limit` evenly spaced places of 0 … count − 1, both ends included."""
+    """Return at most `limit` evenly spaced numbers from 0 … count − 1, with both ends."""
     return np.unique(np.linspace(0, count - 1, min(count, limit)).astype(np.intp))
 
 
 def is_wide(values: AnyArray) -> bool:
-    """Whether the values above 0 span so much that a logarithmic axis shows them better."""
+    """Whether the positive values span so wide a range that a logarithmic axis suits them."""
     positive = values[values > 0]
     return bool(positive.size and positive.max() / positive.min() > _WIDE_SPAN)
 
 
 def number(value: float) -> str:
-    """Return the value in about three digits, a large one with a letter: 54.3k, 3.7M."""
+    """Return the value with about three digits. Large values get a letter: 54.3k, 3.7M."""
     for size, letter in _PREFIXES:
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}".replace("-", "−")
@@ -180,7 +182,7 @@ def number(value: float) -> str:
 
 
 def gain_text(value: float) -> str:
-    """Return a gain, a fraction, in percent, or a loss of ten times the value as a factor."""
+    """Return a gain, given as a fraction, in percent. From ±1000% on, return a factor instead."""
     if not isfinite(value):
-        return "from no error"  # alone, so that no factor says how much worse it is
+        return "from no error"  # the reference has no error, so there is no factor
     return f"{100 * value:+.0f}%".replace("-", "−") if abs(value) < 10 else f"×{1 + abs(value):.0f}"

@@ -18,7 +18,7 @@ KeyT = TypeVar("KeyT")
 
 
 class ClientKey(NamedTuple):
-    """A client's name in the federation, which sorts by client name, so shards do not matter."""
+    """A client's name in the federation. Keys sort by client first, whichever node has it."""
 
     client: str
     node: str
@@ -30,7 +30,7 @@ def node_keys(node: str, names: Iterable[str]) -> list[ClientKey]:
 
 
 def key_arrays(keys: Iterable[ClientKey]) -> dict[str, NDArray[np.str_]]:
-    """Return ``names`` and ``nodes`` of the clients, for a file of arrays."""
+    """Return the clients' ``names`` and ``nodes`` as arrays for a file."""
     listed = list(keys)
     return {
         "names": np.array([key.client for key in listed], dtype=np.str_),
@@ -46,13 +46,13 @@ def keys_of(arrays: Mapping[str, AnyArray]) -> list[ClientKey]:
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """A node's declaration of one client.
+    """What a node declares about one client.
 
-    samples: train samples, with the validation samples if the method learns from them too
-    (`Method.learns_from_validation`), or 0 for a client that is never asked to train. group: the
-    group that its site or its source names, or "". class_counts: train samples by stage and class,
-    () where the node does not report them or the task has no classes. times: of its samples, None
-    where the method does not use them.
+    samples: the number of train samples, plus the validation samples if the method learns from
+    them too (`Method.learns_from_validation`). It is 0 for a client that is never asked to train.
+    group: the client's group according to its site or its source, or "". class_counts: train
+    samples by stage and class, () if the node does not report them or the task has no classes.
+    times: the times of its samples, None if the method does not use them.
     """
 
     samples: int
@@ -63,7 +63,7 @@ class ClientFacts:
 
 
 def groups_of_nodes(facts: Mapping[ClientKey, ClientFacts]) -> dict[str, str]:
-    """Return the group of each node, which all its clients have, or "" if they differ."""
+    """Return the group of each node, or "" if its clients belong to different groups."""
     groups: dict[str, str] = {}
     for key, of_client in facts.items():
         first = groups.setdefault(key.node, of_client.group)
@@ -72,9 +72,9 @@ def groups_of_nodes(facts: Mapping[ClientKey, ClientFacts]) -> dict[str, str]:
 
 
 def of_enough(group_of: Mapping[KeyT, str], least: int) -> dict[str, list[KeyT]]:
-    """Return the members of each group of at least `least`, the others together as "".
+    """Return the members of each group that has at least `least`. The rest form the group "".
 
-    If the others are too few, the smallest groups join them.
+    If the rest are too few themselves, the smallest groups join them.
     """
     groups: dict[str, list[KeyT]] = defaultdict(list)
     for key, name in group_of.items():
@@ -109,6 +109,6 @@ def metric_values(
     metric: Metric,
     keys: Iterable[ClientKey] | None = None,
 ) -> list[float]:
-    """Return a metric of the clients (of `keys`) that have it, in the clients' order."""
+    """Return a metric's values in the order of the keys. Clients without a value are left out."""
     chosen = sorted(results if keys is None else set(keys) & set(results))
     return [results[key].metrics[metric] for key in chosen if metric in results[key].metrics]

@@ -21,7 +21,7 @@ PROGRAM = "fedproto"
 NOTHING_WRITTEN = "stopped: nothing was written yet"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap>"
-_LATER = 0.05  # seconds after which a signal that came during an import is raised again
+_LATER = 0.05  # seconds until a signal that came during an import is sent again
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _CODES = [128 + number for number in (signal.SIGINT, *_ENDING)]
 _received: list[int] = []  # the signals that came since the program began
@@ -30,7 +30,7 @@ _received: list[int] = []  # the signals that came since the program began
 def end_on_signals() -> None:
     """Turn terminating signals into `SystemExit`, so that child processes are ended too.
 
-    Ctrl-C stays a `KeyboardInterrupt`, and `WhenStopped` learns of it as well.
+    Ctrl-C still raises `KeyboardInterrupt`. `WhenStopped` learns of all these signals.
     """
 
     def leave(number: int, _: object) -> NoReturn:
@@ -38,7 +38,7 @@ def end_on_signals() -> None:
         raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
     for number in (signal.SIGINT, *_ENDING):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, leave)
 
 
@@ -55,7 +55,7 @@ def imports_first() -> Iterator[None]:
     before = {
         number: handler
         for number in (signal.SIGINT, *_ENDING)
-        if callable(handler := signal.getsignal(number))  # not where they are ignored
+        if callable(handler := signal.getsignal(number))  # not if the signal is ignored
     }
 
     def wait_or_handle(number: int, frame: FrameType | None) -> None:
@@ -76,7 +76,7 @@ def imports_first() -> Iterator[None]:
 
 
 def _imports(frame: FrameType | None) -> bool:
-    """Whether the code runs on behalf of an import statement."""
+    """Whether the frame belongs to an import that is in progress."""
     while frame is not None:
         if frame.f_code.co_filename == _IMPORT_SYSTEM:
             return True
@@ -91,9 +91,9 @@ class Stopped(SystemExit):
 class WhenStopped:
     """Prints one line if the ``with`` block is stopped, and exits with 128 + the signal's number.
 
-    Around another such block it prints nothing more. Extensions such as pydantic's turn what a
-    signal raises during a callback into an error of their own, so any error after a signal counts
-    as a stop. says: returns the line.
+    If an inner block of this kind has printed its line, the outer one prints nothing. Extension
+    modules such as pydantic's may turn the exception that a signal raises in a callback into an
+    error of their own. Therefore any error after a signal counts as a stop. says: returns the line.
     """
 
     def __init__(self, says: Callable[[], str] = lambda: NOTHING_WRITTEN) -> None:
@@ -116,7 +116,7 @@ class WhenStopped:
 
 @contextmanager
 def removed_if_empty(run: Path) -> Iterator[None]:
-    """Remove the run's folder after an error if nothing was written, so its name is free again."""
+    """Remove the run's folder after an error if it is empty, so that its name is free again."""
     try:
         yield
     except BaseException:
@@ -126,13 +126,13 @@ def removed_if_empty(run: Path) -> Iterator[None]:
 
 
 def shown(path: Path) -> str:
-    """Return the path relative to the current folder if it lies below, else as it is."""
+    """Return the path as text, relative to the current folder if it lies in that folder."""
     current = Path.cwd()
     return str(path.relative_to(current) if path.is_relative_to(current) else path)
 
 
 def program() -> str:
-    """Return what a shell calls this program by: its path, unless ``fedproto`` alone finds it."""
+    """Return the command that starts this program: ``fedproto`` if that finds it, else its path."""
     called, by_name = sys.argv[0], shutil.which(PROGRAM)
     if Path(called).name != PROGRAM or (
         by_name and Path(by_name).resolve() == Path(called).resolve()

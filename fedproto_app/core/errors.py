@@ -1,4 +1,4 @@
-"""The errors a user can cause, reported in one line and without a traceback."""
+"""Errors that a user can cause. They are reported in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class FedProtoError(Exception):
-    """Base of every error that is the user's to mend. The command line prints it in one line."""
+    """Base of every error that the user can mend. The command line prints it in one line."""
 
 
 class SettingsError(FedProtoError):
@@ -17,15 +17,15 @@ class SettingsError(FedProtoError):
 
 
 class DataError(FedProtoError):
-    """A data source, or one client of it, that cannot be used, with the file or client."""
+    """A data source, or a client in it, that cannot be used. The text names the file or client."""
 
 
 class FederationError(FedProtoError):
-    """The federation cannot go on: no node came, or too many replies failed."""
+    """The federation cannot go on because no node connected or too many replies failed."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return a question that lists the names spelled almost alike, "" if there are none."""
+    """Return a question that suggests similarly spelled names, or "" if there are none."""
     near = get_close_matches(name, names)
     return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
@@ -37,14 +37,14 @@ def system_fault(error: OSError) -> str:
     return str(error)
 
 
-# Libraries that only some people need: what pip calls extras.
+# Libraries that only some people need, which pip calls extras.
 
 
 def optional(module: str, extra: str, user: str) -> Any:
-    """Return the module of an extra's library.
+    """Return a module of a library that belongs to an extra.
 
-    user: the part of the program that needs it. Error messages begin with it. Raise
-    `SettingsError`, which names the extra, if the library is missing or cannot be imported.
+    user: the part of the program that needs the module. Error messages begin with it. Raise a
+    `SettingsError` that names the extra if the library is missing or cannot be imported.
     """
     try:
         return import_module(module)

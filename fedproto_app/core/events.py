@@ -2,7 +2,7 @@
 
     event=refused round=7 node=harbour reason="no reply within 600 s"
 
-Servers and nodes log events through Flower's logger, so its logs hold them in order.
+Servers and nodes log events through Flower's logger, so they stand in order in Flower's log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from logging import INFO
 
-MOST_TEXT = 500  # characters of a text from another machine that are shown
+MOST_TEXT = 500  # how many characters of a text from another machine are shown
 
 Value = str | int | float | bool | None
 
@@ -20,8 +20,8 @@ _BARE = re.compile(r"[^\s\"=\\]+")
 
 
 def tell(event: str, level: int = INFO, **fields: Value) -> None:
-    """Log one event with its fields, leaving out those that are None."""
-    from flwr.common.logger import log  # slow to import, and not needed to read events
+    """Log one event with its fields. Fields that are None are left out."""
+    from flwr.common.logger import log  # slow to import, and readers of events do not need it
 
     log(level, "%s", event_line(event, **fields))
 
@@ -57,5 +57,5 @@ def _text(value: Value) -> str:
         return f"{value:.6g}"
     text = str(value)
     if not text.isprintable():
-        return json.dumps(text)  # ASCII: no code reaches a terminal
+        return json.dumps(text)  # in ASCII, so that no control code reaches a terminal
     return text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)

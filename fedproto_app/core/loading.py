@@ -1,4 +1,4 @@
-"""Import objects that settings and records name as ``package.module:name``, here only."""
+"""Imports objects that settings and records name as ``package.module:name``. Only this does so."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedproto_app.core.errors import FedProtoError, SettingsError
 
 
 def is_code(text: str) -> bool:
-    """Whether the text has the form ``package.module:name``, which is all that `load` imports."""
+    """Whether the text has the form ``package.module:name``, the only one that `load` imports."""
     module, _, name = text.partition(":")
     return all(map(str.isidentifier, [*module.split("."), name]))
 
@@ -47,6 +47,6 @@ def named_function(key: str, target: str, fault: type[FedProtoError]) -> Callabl
 
 
 def look_here_for_users_code() -> None:
-    """Make the modules in the user's current folder importable, after all other modules."""
+    """Make the modules in the user's current folder importable. All other modules come first."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

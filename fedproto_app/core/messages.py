@@ -1,7 +1,7 @@
 """The messages between server and nodes as plain data: no Flower, no torch.
 
-`wire` converts them to Flower's records and back. Values per client have a leading client axis in
-the order of ``names``. Messages without arrays are validated by the types of their fields here.
+`wire` converts them to Flower's records and back. Values per client have a client axis in front, in
+the order of ``names``. Messages without arrays are validated by the field types given here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def name_fault(name: str) -> str | None:
 
 
 def _usable(name: str) -> str:
-    """Reject what cannot be stored or printed, because names stand in files, logs and tables."""
+    """Reject a name that cannot be stored or printed: names stand in files, logs and tables."""
     if fault := name_fault(name):
         raise ValueError(fault)
     return name
@@ -49,7 +49,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Numbered = dict[Annotated[int, Field(ge=0, lt=2**32)], bytes]
 
-# How a reader validates a message. Floats may be NaN, as a loss may be.
+# How a reader validates a message. Floats may be NaN, because a loss may be.
 STRICT = ConfigDict(
     extra="forbid",
     strict=True,
@@ -59,13 +59,13 @@ STRICT = ConfigDict(
 )
 
 Arrays = dict[str, NDArray[np.float32]]
-LEAVING = "the site drains: it leaves between rounds"  # the reason of all clients of such a node
+LEAVING = "the site drains: it leaves between rounds"  # such a node's reason for every client
 PerClient = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A client of a node, or the whole node (client ""), whose reply was not used."""
+    """Why the reply of a client, or of a whole node (client ""), was not used."""
 
     node: str
     client: str
@@ -76,9 +76,10 @@ class Refusal:
 class Guidance:
     """The arrays and numbers that a strategy sends to clients of one node, for their learner.
 
-    arrays: the same for all clients, or one row for each of `clients` where these are named, and
-    nothing for the others. classes: the classes of the rows of arrays by class. options: further
-    numbers. first_phase: what an earlier phase of the run ended with, for a node that lacks it.
+    arrays: the same for all clients if `clients` is empty. Otherwise they have one row for each of
+    `clients`, and the other clients get nothing. classes: the class of each row, in arrays with a
+    row per class. options: further numbers. first_phase: the result of an earlier phase of the run,
+    for a node that lacks it.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Guidance:
     first_phase: Arrays = field(default_factory=dict)
 
     def with_model(self, model: Arrays) -> Guidance:
-        """The same guidance, and beside it the parameters that the server shares."""
+        """Return this guidance with the parameters that the server shares added."""
         return replace(self, arrays={**model, **self.arrays})
 
 
@@ -96,10 +97,10 @@ class Guidance:
 class Order:
     """The server's order to a node in one phase of one round.
 
-    run, token: the run's name and its random mark, which identify the node's state. clients: the
-    node's clients to work on. evaluate: also evaluate the personal models after training.
-    guidance: from the strategy, with the shared parameters among its arrays. most_samples: the
-    largest number of samples that a client may count with in means and totals, or 0 for any number.
+    run, token: the run's name and its random mark, which identify the node's state. clients: which
+    of the node's clients are to work. evaluate: also evaluate the personal models after training.
+    guidance: what the strategy sends. Its arrays include the shared parameters. most_samples: how
+    many samples may count at most for one client in means and totals, 0 for any number.
     longest_step: nodes shorten longer steps to this length, unless it is 0.
     """
 
@@ -114,7 +115,7 @@ class Order:
 
 
 def limited_samples(samples: int, limit: int) -> int:
-    """Return the samples that a client counts with, at most `limit`, or any number if that is 0."""
+    """Return how many of a client's samples count: at most `limit`, or all if the limit is 0."""
     return min(samples, limit) if limit else samples
 
 
@@ -122,19 +123,19 @@ def limited_samples(samples: int, limit: int) -> int:
 class Reply:
     """A node's reply: its clients' numbers, and the method's arrays.
 
-    At the node each cohort of clients has a reply of its own until they are merged. The server
-    enters the sender.
+    At the node, each cohort of clients has a reply of its own until these are merged. The server
+    fills in `node`.
 
-    names: the clients that worked. samples: the train samples that each counts with. losses and
-    metrics: values per client. kept_rounds: the round each client's kept model comes from (empty
-    if not evaluated). failed: clients that failed, with the reason. seconds: the node's working
-    time. classes: for each client the classes of its rows of arrays by class, empty if there are no
-    such arrays. steps: how far each client's model moved, empty if the run has no
-    `aggregation.step-limit`. node: the name of the node, at the server.
+    names: the clients that worked. samples: how many train samples count for each of them. losses,
+    metrics: values per client. kept_rounds: the round that each client's kept model comes from
+    (empty if not evaluated). failed: for each client that failed, the reason. seconds: the node's
+    working time. classes: for each client, the classes of its rows in arrays with a row per class,
+    empty if there are no such arrays. steps: how far each client's model moved, empty if the run
+    has no `aggregation.step-limit`. node: the name of the node, at the server only.
 
-    Of a cohort only: place: its position in the order. totals: the shared parameters, summed over
-    the clients with their weights. weight: the sum of the weights. noise: that the total of each
-    array needs in a masked sum (`trust.discrete_noise.Noise`).
+    Only the reply of a cohort uses these fields. place: its position in the order. totals: the
+    shared parameters, summed over the clients with their weights. weight: the sum of the weights.
+    noise: the noise that each array's total needs in a masked sum (`trust.discrete_noise.Noise`).
     """
 
     names: list[str]
@@ -155,20 +156,20 @@ class Reply:
 
     @property
     def owners(self) -> list[int]:
-        """The client's row in the reply for each row of an array by class."""
+        """For each row of an array with a row per class, the index of the client that owns it."""
         return [row for row, classes in enumerate(self.classes) for _ in classes]
 
     @property
     def leaves(self) -> bool:
-        """Whether the node did not start because it is about to leave, which is no failure."""
+        """Whether the node did not start because it is about to leave. That is no failure."""
         return not self.names and set(self.failed.values()) == {LEAVING}
 
 
 class PublicKeys(NamedTuple):
     """The public keys of one node for one masked sum.
 
-    masks: other nodes agree with it on masks with this key. shares: they seal shares for it with
-    this key. signer: the site that signed both (Ed25519), b"" for none.
+    masks: the key with which other nodes agree on masks with this node. shares: the key with which
+    they seal shares for it. signer: the Ed25519 key of the site that signed both, b"" for none.
     """
 
     masks: bytes
@@ -184,10 +185,10 @@ MaskingStep = Literal["keys", "shares", "train", "agree", "unmask"]
 class MaskingOrder:
     """The server's order for a step of a masked sum (docs/secure-sum.md).
 
-    session: identifies the sum, which has its own keys and numbers its nodes. publics: the keys
-    of all nodes, by number (step "shares"). sealed: shares for this node, by sender (step "train",
-    with the order). survivors: numbers of the nodes in the sum (steps "agree" and "unmask").
-    signatures: of this list of survivors, by the node that signed it (step "unmask").
+    session: identifies the sum. Each sum has its own keys, and numbers its nodes anew. publics:
+    all nodes' keys, by number (step "shares"). sealed: shares for this node, by sender (step
+    "train", with the order). survivors: the numbers of the nodes in the sum (steps "agree" and
+    "unmask"). signatures: each node's signature of this list, by number (step "unmask").
     """
 
     run: Name
@@ -205,10 +206,10 @@ class MaskingOrder:
 class MaskingReply:
     """A node's reply to a step of a masked sum. fault: why it refuses, or "".
 
-    own: its public keys (step "keys"). sealed: shares of its seed and private key, by receiver
-    (step "shares"). signature: of the list of survivors (step "agree"). seeds, privates: its shares
-    of the survivors' seeds and of the private keys of the nodes that dropped out, by their owner
-    (step "unmask").
+    own: the node's public keys (step "keys"). sealed: shares of its seed and private key, by
+    receiver (step "shares"). signature: its signature of the list of survivors (step "agree").
+    seeds, privates: the shares that it holds of survivors' seeds, and of the private keys of nodes
+    that dropped out, both by owner (step "unmask").
     """
 
     own: PublicKeys | None = None
@@ -220,11 +221,11 @@ class MaskingReply:
 
 
 class SampleTimes(NamedTuple):
-    """When a client's samples are, by the positions of their first targets.
+    """The times of a client's samples, as positions of their first targets on a clock.
 
-    clock: what a position means, equal for clients that have one clock, or "" where a source only
-    counts. first: the first train sample. trained, end: after the last train sample, and after the
-    last of all.
+    clock: the clock that has these positions, by name, or "" if a source only counts steps. Clients
+    with equal clocks can be compared. first: the position of the first train sample. trained, end:
+    the positions just after the last train sample and after the last sample of all.
     """
 
     clock: Name
@@ -237,12 +238,12 @@ class SampleTimes(NamedTuple):
 class NodeRoster:
     """A node's answer to the roster query: its clients, or why some or all cannot take part.
 
-    label: the node's own name for itself, stable over restarts, or "". partitions: how many nodes
-    the simulation has, 0 in deployment. error: why the node has no clients at all, or "". inputs,
-    classes, known, step: the data's shape. class_counts: train samples by stage and class of each
-    client, if the nodes share out one data set. stages: the largest number of stages of a client.
-    notes: what a person should know of its data. times: when the clients' samples are, if the
-    method must know.
+    label: the node's name for itself, which is stable over restarts, or "". partitions: how many
+    nodes the simulation has, 0 in a deployment. error: why the node has no clients at all, or "".
+    inputs, classes, known, step: the data's shape. class_counts: each client's train samples by
+    stage and class, if the nodes divide one dataset between them. stages: the largest number of
+    stages of a client. notes: what a person should know about a client's data. times: the times of
+    the clients' samples, if the method must know them.
     """
 
     label: Name

@@ -1,4 +1,4 @@
-"""The record of a method, and of a phase before it: what `method = "…"` selects on each side."""
+"""The records of a method and of phases before it, which `method = "…"` selects on each side."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class _Privacy(Protocol):
 
 
 class RunSettings(Protocol):
-    """What a method's record reads of a run's `settings.Settings`.
+    """The part of a run's `settings.Settings` that a method's record reads.
 
-    These stand above this room, because they are read with the records' help.
+    The module `settings` imports this one, because it needs the records to read a configuration.
     """
 
     @property
@@ -87,14 +87,14 @@ class RunSettings(Protocol):
 
 SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 
-# A class, or "package.module:Class", which is imported when it is needed, or one for each task.
+# A class, or "package.module:Class", which is imported when it is needed. Or one of them per task.
 Part = str | type[Any]
 ByTask = Part | Mapping[str, Part]
 PartT = TypeVar("PartT", bound=Part)
 
 
 def for_task(part: PartT | Mapping[str, PartT], task: str) -> PartT:
-    """Return the part of a method for a task, where it differs between tasks."""
+    """Return the part of a method for a task. It may be the same for all tasks."""
     return part[task] if isinstance(part, Mapping) else part
 
 
@@ -102,18 +102,18 @@ def for_task(part: PartT | Mapping[str, PartT], task: str) -> PartT:
 class Pretraining:
     """A phase before the method's own rounds, and what the clients work with afterwards.
 
-    A run may have several, which then have one `strategy` and one `samples`.
+    A run may have several such phases. All of them then have the same `strategy` and `samples`.
 
-    Texts are "package.module:NAME", imported when they are needed.
+    Fields that are texts name "package.module:NAME", which is imported when it is needed.
 
     table: the table of `Settings` that both halves get.
-    rounds: how many rounds it adds to the method's, or 0 where the settings name its result.
+    rounds: how many rounds the phase adds to the method's, 0 if the settings name its result.
     check: raises `SettingsError` before a simulation starts if its server lacks a file.
-    model: what makes the clients' models where the settings name no module:
+    model: makes the clients' models if the settings name no module:
         (settings, `DataShape`) → `Model`.
     strategy: the server's half of all phases: (settings, federation, the method's strategy).
     learner: the clients' half of this phase: (training, table, task).
-    samples: what the samples of a node's clients become once all phases are over:
+    samples: turns the samples of a node's clients into those of the method's own rounds:
         (shard, clients' names, an order's arrays, task, store) → `Shard`.
     """
 
@@ -126,7 +126,7 @@ class Pretraining:
     samples: str
 
     def section(self, settings: RunSettings) -> Section:
-        """Return its table in these settings."""
+        """Return the phase's table in these settings."""
         section = getattr(settings, self.table)
         assert isinstance(section, Section)
         return section
@@ -136,30 +136,31 @@ class Pretraining:
 class Method:
     """A method of federated learning.
 
-    name: in settings, tables, run folders and summaries.
-    title: for readers of tables and reports, or a title for each task, "" for the name.
+    name: the method's name in settings, tables, run folders and summaries.
+    title: its title for readers of tables and reports, one for all tasks or one for each. If it is
+        "", the name is the title.
     strategy, learner: the server's and the clients' half.
     settings: the class of its table of settings. Both halves get the table.
     tasks: the tasks that it works with, () for all.
     table: the name of its table in the settings, "" for the method's name.
-    model: what makes its own models, "package.module:function": of series (settings,
-        `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. "": the settings choose
-        the model.
-    rounds: the number of rounds, where the method decides this and not the settings.
-    pretraining: the phase that the method itself brings before its own rounds, if it does.
-    learns_without_labels: whether sequences without a label are of use to a run.
-    learns_from_validation: whether what clients send also holds their validation samples, which
-        then count among the samples that they declare.
-    scaling: how labelled sequences are scaled where ``data.sequences.scaling`` is auto.
+    model: "package.module:function", which makes the method's own models. For series it is
+        (settings, `WindowLayout`) → `Model`, else (settings, `DataShape`) → `Model`. If it is "",
+        the settings choose the model.
+    rounds: gives the number of rounds if the method decides this and not the settings.
+    pretraining: the phase that the method brings before its own rounds, if any.
+    learns_without_labels: whether a run can use sequences without a label.
+    learns_from_validation: whether clients' validation samples are also in what they send. These
+        then count among the samples that clients declare.
+    scaling: how labelled sequences are scaled if ``data.sequences.scaling`` is auto.
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
     cannot_forecast: why its kept models do not forecast by themselves, in words, "" if they do.
-    joined_clients: for series, makes a node's clients where these see other clients' values,
-        "package.module:function": (settings, the node's series, all of the source) → `Shard`.
-        "": every client sees its own values alone.
-    by_time: whether the server must know when each client's samples are.
-    small: further settings for runs of a few seconds, which check the method.
-    check_clients: raises `SettingsError` for fewer clients that can take part than it needs.
+    joined_clients: for series whose clients see other clients' values: "package.module:function",
+        which makes a node's clients: (settings, the node's series, all of the source) → `Shard`.
+        If it is "", every client sees only its own values.
+    by_time: whether the server must know the times of each client's samples.
+    small: further settings for runs of a few seconds that test the method.
+    check_clients: raises `SettingsError` if too few clients can take part.
     """
 
     name: str
@@ -185,13 +186,13 @@ class Method:
 
     @property
     def table_name(self) -> str:
-        """The name of its table in the settings."""
+        """The name of the method's table in the settings."""
         return self.table or self.name
 
     def title_for(self, task: str) -> str:
-        """Return its title in reports on this task."""
+        """Return the method's title in reports on this task."""
         return for_task(self.title, task) or self.name
 
     def works_with(self, task: str) -> bool:
-        """Whether it can learn this task."""
+        """Whether the method can learn this task."""
         return not self.tasks or task in self.tasks

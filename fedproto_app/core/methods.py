@@ -1,10 +1,10 @@
 """All methods by name.
 
-A method is a module or a folder in ``strategies/`` with a record ``METHOD``. The file's name, with
-dashes, is the method's. Nothing else lists it. The package ``fedproto_compared`` beside the app has
-further ones in the same form, and where it is not installed these are not listed. A method from
-outside is a `Method` in a module of the user's, ``package.module:NAME``. A method's module is
-imported when the method is asked for.
+A method is a module or a folder in ``strategies/`` with a record ``METHOD``. It is named
+after the file, with dashes, and no other file lists it. The package ``fedproto_compared`` beside
+the app has further methods in the same form, which are known only if it is installed. A user's own
+method is a `Method` in a module of theirs, ``package.module:NAME``. A method's module is imported
+when the method is asked for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedproto_app.core.section import kebab
 
 _PACKAGES = ("fedproto_app.strategies", "fedproto_compared")
 _RESPONSE = "response"  # a folder of phases that come before any method of series
-_NO_METHODS = ("common", _RESPONSE)  # `common` is what methods share
+_NO_METHODS = ("common", _RESPONSE)  # `common` is code that methods share
 
 
 class Methods(Mapping[str, Method]):
@@ -31,7 +31,7 @@ class Methods(Mapping[str, Method]):
     def __init__(self) -> None:
         self._modules: dict[str, str] = {}
         for package in _PACKAGES:
-            # Found, not imported, so that reading a table of results does not wait for torch.
+            # Modules are found, not imported, so that reading a table of results loads no torch.
             spec = find_spec(package)
             places = (spec and spec.submodule_search_locations) or ()
             names = sorted(module.name for module in iter_modules(places))
@@ -51,7 +51,7 @@ class Methods(Mapping[str, Method]):
         return name in self._modules
 
     def meaning(self, name: str) -> str:
-        """Return what a method is in a sentence: how its module's docstring begins."""
+        """Return a sentence that says what a method is: the start of its module's docstring."""
         text = import_module(self._modules[name]).__doc__ or ""
         return " ".join(text.partition("\n\n")[0].rstrip(".").split())
 
@@ -90,13 +90,13 @@ def method_named(name: str) -> Method:
 
 
 def part_of(method: Method, half: str, task: str) -> Any:
-    """Return the class of a method's half for a task. half: "strategy" or "learner"."""
+    """Return the class of one half of a method for a task. half: "strategy" or "learner"."""
     part = for_task(getattr(method, half), task)
     return load(part, f"{method.name}'s {half} = {part!r}") if isinstance(part, str) else part
 
 
 def response_phases() -> tuple[Pretraining, ...]:
-    """Return the phases that fit the response of series to columns known in advance."""
+    """Return the phases that learn how series respond to columns known in advance."""
     phases: tuple[Pretraining, ...] = import_module(f"{_PACKAGES[0]}.{_RESPONSE}").PHASES
     return phases
 

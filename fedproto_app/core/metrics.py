@@ -1,4 +1,4 @@
-"""A metric as a value: the quantity, the client's model that it measures, the inference rule."""
+"""A metric as a value: a quantity, which of a client's models it measures, an inference rule."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ValuesT = TypeVar("ValuesT")
 class Model(StrEnum):
     """Which of a client's models was measured.
 
-    USED: the model that the client uses after the round. LOCAL: the client's model after local
-    training: before averaging, or next to a head of its cluster. KEPT: the model that it keeps.
+    USED: the model that the client uses after the round. LOCAL: the client's model after its own
+    training, before averaging, or beside the head of its cluster. KEPT: the client's kept model.
     """
 
     USED = "used"
@@ -26,9 +26,9 @@ class Model(StrEnum):
 class Metric:
     """The meaning of a number about a client.
 
-    name: what is measured, in the task's words: "mse", "validation-error", "correct/stage-1".
-    shared: of the client's copy of the global model, which it has next to a personal model.
-    rule: of inference, where a method has several, "" for the rule that the run chose.
+    name: the quantity as the task calls it: "mse", "validation-error", "correct/stage-1".
+    shared: whether it measures the client's copy of the global model, not its personal model.
+    rule: the inference rule if a method has several, "" for the rule that the run chose.
     """
 
     name: str
@@ -37,19 +37,19 @@ class Metric:
     rule: str = ""
 
     def __str__(self) -> str:
-        """For people to read in refusals. Nothing takes it apart."""
+        """Return a text for people to read in refusals. No code parses it."""
         model = "" if self.model is Model.USED else self.model.value
         parts = (model, "global" if self.shared else "", self.rule, self.name)
         return "-".join(part for part in parts if part)
 
 
 def of_shared(metrics: Mapping[Metric, ValuesT]) -> dict[Metric, ValuesT]:
-    """Return metrics of the shared model, as a client reports them beside its personal model's."""
+    """Return these metrics as a client reports them for the shared model."""
     return {replace(metric, shared=True): values for metric, values in metrics.items()}
 
 
 def metric_row(metric: Metric) -> tuple[str, Model, bool, str]:
-    """The metric as JSON has it, in records and checkpoints."""
+    """Return the metric as it stands in JSON, in records and checkpoints."""
     return metric.name, metric.model, metric.shared, metric.rule
 
 

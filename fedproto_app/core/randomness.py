@@ -1,4 +1,4 @@
-"""Random streams named by their purpose, never by process, shard or order (design rule 1)."""
+"""Random streams named for their purpose, never for process, shard or order (design rule 1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def stream_seed(seed: int, *names: str | int) -> int:
 
 def torch_stream(seed: int, *names: str | int) -> torch.Generator:
     """Return a CPU generator of the stream (seed, names …), e.g. (seed, client name, round)."""
-    import torch  # slow, and streams are drawn where nothing trains, too
+    import torch  # slow, and streams are also drawn where nothing is trained
 
     return torch.Generator().manual_seed(stream_seed(seed, *names))
 

@@ -19,15 +19,15 @@ from fedproto_app.core.messages import Arrays
 from fedproto_app.core.sends import Sends
 from fedproto_app.core.stored import AnyArray
 
-# The rows [N, …] of N ≥ 1 clients → […]: their mean, or what a robust rule takes in its place.
+# Combines the rows [N, …] of N ≥ 1 clients into one […]: their mean, or a robust rule's result.
 Combine = Callable[[NDArray[np.float32]], NDArray[np.float32]]
 
 _TOTAL, _REPLIES, _VALUES = "total", "fresh", "values"
 
 
 class ClientReply(NamedTuple):
-    """The reply of one client: arrays without the client axis. Arrays by class have one row for
-    each of its classes, in their order."""
+    """The reply of one client. Its arrays have no client axis. Arrays by class have one row for
+    each of the client's `classes`, in that order."""
 
     key: ClientKey
     samples: int
@@ -40,9 +40,9 @@ class ClientReply(NamedTuple):
 
 
 class SentModel(NamedTuple):
-    """A model that a client sent, or the mean of a node's clients' models (then the client is "").
+    """A model from a client, or the mean of the models of a node's clients (then client is "").
 
-    samples, clients: their numbers behind the model.
+    samples, clients: the numbers of samples and clients that the model comes from.
     """
 
     key: ClientKey
@@ -52,11 +52,11 @@ class SentModel(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Sums over a round's clients, where masks hide each client's values.
+    """The sums over a round's clients if masks hide each client's values.
 
-    values: by name, of arrays by class [C, …]. clients: their number. by_class: [C] the number of
-    clients that have each class. groups: the sums over each group of enough nodes, where the method
-    asks for them (`Sends.by_group`). A checkpoint does not keep them.
+    values: the sums by name. A sum of arrays by class is [C, …]. clients: the number of clients.
+    by_class: for each class, how many clients have it [C]. groups: the sums over each group of
+    enough nodes, if the method asks for them (`Sends.by_group`). Checkpoints do not keep these.
     """
 
     values: Mapping[str, NDArray[np.float64]]
@@ -73,12 +73,12 @@ def mean_of(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @dataclass
 class Round:
-    """The facts of a round for a strategy, and the strategy's report.
+    """What a strategy knows about a round, and what it reports.
 
-    number: of the round, from 1. facts: the declarations of every client that ever took part.
-    class_names: the labels' names. evaluated: whether the round's models are evaluated.
-    refused: clients whose values are not used, with the reason. figures: the method's report of
-    the round.
+    number: the number of the round, from 1. facts: the declarations of every client that ever took
+    part. class_names: the names of the labels. evaluated: whether the round's models are
+    evaluated. refused: for each client whose values are not used, the reason. figures: the numbers
+    that the method reports about the round.
     """
 
     number: int = 1
@@ -90,10 +90,10 @@ class Round:
 
 
 class Received:
-    """The arrays that clients sent: this round's, and the latest of each remembered array.
+    """The arrays that clients sent in this round, and each client's latest remembered arrays.
 
     fresh: this round's accepted replies, in the order of the clients' names. total: the newest
-    round's sums, where masks hide each client's values.
+    round's sums if masks hide each client's values.
     """
 
     def __init__(self, releases: Sequence[Sends] = (), combine: Combine = mean_of) -> None:
@@ -127,7 +127,7 @@ class Received:
 
     @property
     def clients(self) -> list[ClientKey]:
-        """The clients whose latest values are remembered, in the order of names."""
+        """The clients whose latest values are remembered, in the order of their names."""
         return sorted(self._latest)
 
     @property
@@ -136,17 +136,17 @@ class Received:
         return list(self._latest)
 
     def latest(self, key: ClientKey) -> Arrays | None:
-        """Return a client's latest remembered arrays, None before it sent any."""
+        """Return a client's latest remembered arrays, or None if it has not sent any yet."""
         return self._latest.get(key)
 
     def stacked(self, name: str, clients: Sequence[ClientKey] | None = None) -> NDArray[np.float32]:
-        """Return the latest arrays of N ≥ 1 of these clients, [N, …], of `clients` by default."""
+        """Return the latest arrays of these N ≥ 1 clients [N, …], by default of `self.clients`."""
         keys = self.clients if clients is None else clients
         return np.stack([self._latest[key][name] for key in keys])
 
     def totals(self) -> Arrays:
-        """Return the sum of each remembered array over the clients, added in the order of names,
-        float32, or {} before any client sent one."""
+        """Return the sum of each remembered array over the clients as float32, or {} if there is
+        none yet. Clients are added in the order of their names."""
         sums: dict[str, NDArray[np.float64]] = {}
         for key in self.clients:
             for name, array in self._latest[key].items():
@@ -158,9 +158,10 @@ class Received:
     def mean(self, name: str) -> NDArray[np.float32] | None:
         """Return the mean over the clients, or the result of the robust rule if one is set.
 
-        Remembered arrays are averaged over the latest values of all clients that ever replied,
-        others over this round's clients. With masked sums it is always the newest round's clients.
-        None before any client sent the array, or in a round without it.
+        The mean of a remembered array is taken over the latest values of all clients that ever
+        replied, that of another array over this round's clients. With masked sums it is always
+        over the newest round's clients. Return None if no client has sent the array yet, or if
+        this round has none.
         """
         if name not in self._means:
             if self.total is not None:
@@ -180,9 +181,9 @@ class Received:
     def class_means(
         self, name: str, classes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]] | None:
-        """Return the mean of each class over this round's clients that have it, [C, …], zeros for a
-        class that no client has, and whether any client has the class, [C]. None if no client sent
-        a row."""
+        """Return the mean of each class over this round's clients that have it [C, …], and whether
+        any client has the class [C]. The mean is 0 for a class that none has. Return None if no
+        client sent a row."""
         if self.total is not None and name not in self.total.values:
             return None
         if self.total is not None:
@@ -202,7 +203,7 @@ class Received:
         return means, np.isin(np.arange(classes), list(rows))
 
     def state(self) -> dict[str, AnyArray]:
-        """Return everything for a checkpoint: the remembered arrays in the order of `senders`, and
+        """Return what a checkpoint must hold: the remembered arrays in the order of `senders`, and
         the arrays that the next round's guidance may use."""
         if self.total is not None:
             return self._state_of_total(self.total)
@@ -213,7 +214,7 @@ class Received:
         return {**latest, **self._state_of_round()}
 
     def restore(self, state: Mapping[str, AnyArray]) -> None:
-        """Go on from what `state` returned."""
+        """Restore what `state` returned."""
         self._means = {}
         if total := of_group(state, _TOTAL):
             values = of_group(total, _VALUES)
@@ -225,7 +226,7 @@ class Received:
             self.fresh = _replies_of(replies)
 
     def _state_of_total(self, total: Total) -> dict[str, AnyArray]:
-        """Return the state of the sums without the model's, because their mean is the model."""
+        """Return the state of the sums, without the model's, whose mean the server has already."""
         names = [n for n in (*self._remembered, *self._of_round) if n in total.values]
         if not names:
             return {}

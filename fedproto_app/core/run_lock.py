@@ -2,7 +2,7 @@
 
 The process that writes a run holds an exclusive ``flock`` on ``<run>/lock``. The operating system
 releases it when the process ends, however it ends, so no stale lock is left. The text in the file
-is for people: the holder of the lock, and since when.
+is for people. It says who has held the lock since when.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.events import tell
 
 LOCK = "lock"
-_DYING = 1.0  # seconds until a killed holder's lock is released
+_DYING = 1.0  # seconds within which a killed holder's lock is released
 _LOOK_EVERY = 0.05
 # Errors of file systems without locks. Network file systems raise the last two.
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EIO)
@@ -69,14 +69,14 @@ class RunLock:
 def require_unwritten(folder: Path) -> None:
     """Raise `SettingsError`, with the holder's name, if a process writes the run in the folder.
 
-    Where that cannot be seen from here, as in a folder that can only be read, it raises nothing.
+    If that cannot be found out, for example in a read-only folder, raise nothing.
     """
     with suppress(OSError), RunLock(folder):
         pass
 
 
 def _is_taken(file: int) -> bool:
-    """Try to take the lock for a moment and return whether another process has it."""
+    """Try for a moment to take the lock, and return whether another process has it."""
     deadline = time.monotonic() + _DYING
     while True:
         try:

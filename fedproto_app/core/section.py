@@ -1,4 +1,4 @@
-"""Parts of every table of settings: the frozen base class, types of values, `setting`."""
+"""What all tables of settings are made of: the frozen base class, types of values, `setting`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
-PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"  # fit for a folder, and no way out of one
+PLAIN_NAME = r"[A-Za-z0-9][A-Za-z0-9._=+-]*"  # safe as the name of a folder
 PlainName = Annotated[str, Field(pattern=rf"^({PLAIN_NAME})?$", max_length=120)]
 Device = Annotated[str, Field(pattern=r"^(cpu|auto|cuda(:\d+)?)$")]
 
@@ -27,21 +27,21 @@ Value = TypeVar("Value")
 
 
 def setting(default: Value, meaning: str, allowed: str = "") -> Value:
-    """Return a field of a section: its default, and its text for pyproject.toml and the docs.
+    """Return a field of a section with its default and its texts for pyproject.toml and the docs.
 
-    meaning: in Markdown, for docs/settings.md. pyproject.toml has it without links.
-    allowed: in Markdown. By default it is derived from the field's type (`tables.allowed`).
+    meaning: the description in Markdown, for docs/settings.md. In pyproject.toml it has no links.
+    allowed: the allowed values in Markdown, by default from the field's type (`tables.allowed`).
     """
     return Field(default=default, description=meaning, json_schema_extra={"allowed": allowed})
 
 
 def without_markdown(text: str) -> str:
-    """Return a meaning without links and code marks, for comments and help texts."""
+    """Return a description without links and code marks, for comments and help texts."""
     return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", text).replace("`", "")
 
 
 def kebab(name: str) -> str:
-    """Return a field's name as in files: with dashes."""
+    """Return a field's name as files have it, with dashes."""
     return name.replace("_", "-")
 
 

@@ -4,7 +4,7 @@
     def sends(cls, settings, sizes):
         return [Sends("prototype", {"prototype": (sizes.period, sizes.width)}, clip="rows")]
 
-Everything else follows from the declaration: how a reply is decoded and validated, its size,
+All else follows from the declaration: how a reply is decoded and validated, how large it is,
 whether the method supports masked sums, noise and robust rules, and what a site must allow.
 """
 
@@ -23,17 +23,17 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a task's data and model, which give declarations their shapes.
+    """The sizes of a task's data and model, from which declared arrays get their shapes.
 
-    Before the nodes have declared their data all sizes are 1: the arrays that a method sends, and
-    their protection, depend on settings alone.
+    Before the nodes have declared their data all sizes are 1. Which arrays a method sends, and how
+    they are protected, depends on the settings alone.
 
-    period, horizon, regressors: of series: samples in a period, steps ahead, and inputs of a linear
-    forecast of one step. known: columns of a series that are known in advance.
-    batches: of a client that sends its batches one by one, as many as all clients have. width: of a
-    representation. classes: of labels. outputs: of a head.
-    parameters: shapes of the model's parameters by name. encoder, head: what the names of the
-    parameters of either part begin with.
+    period, horizon, regressors: for series, the number of samples in a period, of steps ahead, and
+    of inputs to a linear forecast of one step. known: columns of a series that are known in
+    advance. batches: the number of batches of a client, equal for all, if clients send their
+    batches one by one. width: the length of a representation. classes: the number of labels.
+    outputs: the number of outputs of a head. parameters: the shapes of the model's parameters by
+    name. encoder, head: the prefixes of the names of these two parts' parameters.
     """
 
     period: int = 1
@@ -53,31 +53,31 @@ class Sizes:
 class Sends:
     """One release: arrays that are clipped, noised, checked and counted together.
 
-    arrays: shapes by name, without the client axis and the class axis.
-    parameters: prefixes of the parameters of the model that are sent, and that come back from the
-        server. If `arrays` are given too, those are what is sent of these parameters.
-    rows: an array of each client, or one for each class that the client has.
+    arrays: the shapes by name, without the client axis and the class axis.
+    parameters: prefixes of the names of the model's parameters that are sent, and that come back
+        from the server. If `arrays` are given too, they are sent in place of these parameters.
+    rows: whether a client sends one array, or one row for each class that it has.
     combine: how the server uses the clients' values: a "mean" or "sum" of all, means of "groups"
         that it forms from the values, or "each" client's values separately.
-    weight: the weight of a client in a mean of parameters. In means of arrays all weigh the same.
+    weight: how a client is weighted in a mean of parameters. In means of arrays all weigh the same.
     remember: whether the server uses this round's values or the latest values of every client.
-    of_present: what replaces all clients' latest values where masked sums show only a total over
-        the round's participants, in words, or "" if nothing can.
-    when: with every training, where the round is evaluated, or in answer to a question.
-    under_masks: further arrays that are sent where masks hide each client's values, because the
-        server computes them from these values otherwise.
-    clip: how far one client can change the values: by a "step" from the parameters that it
-        received, by "rows" of bounded length, by "sums" of samples of bounded length, or "public"
-        if nothing in them is to be hidden. It is "" if the change has no bound, so noise cannot
-        protect the client.
-    any_size: clients may differ by any factor, as in sums of samples, so the method itself rejects
-        impossible values.
-    reveals: what the server learns of a client, in words.
-    consent: the key of a site's file that must allow this, "" if none.
-    by_group: whether the server also uses the values of each group of clients that sites name by
-        themselves. Masked sums then give the total of each group of enough nodes.
-    passed_on: what other nodes learn of a client because the server sends its values on, in words,
-        or "". A site must allow this with ``shares-classes``.
+    of_present: says in words what replaces all clients' latest values if masked sums show only a
+        total over the round's participants, or "" if nothing can.
+    when: at every training, only if the round is evaluated, or in answer to a question.
+    under_masks: further arrays that are sent if masks hide each client's values. Without masks the
+        server computes them from these values.
+    clip: what bounds the change that one client can make to the values. This is a "step" from the
+        parameters that it received, "rows" of bounded length, or "sums" of samples of bounded
+        length. It is "public" if nothing in the values has to be hidden, and "" if the change has
+        no bound, so that noise cannot protect the client.
+    any_size: whether clients' values may differ by any factor, as sums of samples do. The method
+        itself must then reject impossible values.
+    reveals: what the server learns about a client, in words.
+    consent: the key in a site's file that must allow this, "" if none.
+    by_group: whether the server also uses the values of each group of clients that sites name.
+        Masked sums then give the total of each group that has enough nodes.
+    passed_on: says in words what other nodes learn about a client because the server passes its
+        values on, or "". A site must allow this with ``shares-classes``.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Sends:
                     f"Sends({self.name!r}): {key} = {getattr(self, key)!r}: expected "
                     f"{', '.join(map(repr, allowed))}"
                 )
-        # Noise would go to the parameters alone, and leave the arrays as they are, or the reverse.
+        # Otherwise noise would be added to the parameters and not to the arrays, or the reverse.
         if self.clip and (self.clip == "step") != bool(self.parameters and not self.arrays):
             raise SettingsError(
                 f"Sends({self.name!r}): clip = {self.clip!r}: 'step' goes with parameters, 'rows' "
@@ -124,22 +124,22 @@ _ALLOWED = {key: get_args(kind) for key, kind in _TYPES if get_origin(kind) is L
 
 
 def model(*parameters: str, **fields: object) -> Sends:
-    """Declare the mean of the clients' models, or of the parameters with these prefixes."""
+    """Declare a release of the model, or of the parameters with these prefixes, as a mean."""
     default = {"combine": "mean", "clip": "step", "reveals": "a model trained on its data"}
     return Sends("model", parameters=parameters or ("",), **{**default, **fields})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The arrays that a node's reply must have, by name: their shapes.
+    """The shapes of the arrays that a node's reply must have, by name.
 
-    mean: one array a node, the mean over its clients. per_client: one a client, and the shape is
-    without the client axis. per_class: one for each class that a client has, of `classes` there
-    are. The shape is without the client and the class axis.
-    models: the arrays of per_client that belong to the client's copy of the received model.
-    of_any_size: arrays that may differ between clients by any factor.
-    masked: whether the node sends one masked vector in place of the arrays, so that it is validated
-    as a whole.
+    mean: arrays of which a node sends the mean over its clients. per_client: arrays of which it
+    sends one for each client. The shape leaves out the client axis. per_class: arrays of which it
+    sends one row for each class that a client has, out of `classes`. The shape leaves out the
+    client axis and the class axis. models: the arrays in per_client that belong to the client's
+    copy of the received model. of_any_size: arrays that may differ between clients by any factor.
+    masked: whether the node sends one masked vector in place of the arrays. The vector is then
+    validated as a whole.
     """
 
     mean: Mapping[str, Shape] = field(default_factory=dict)
@@ -161,9 +161,9 @@ class Expected:
     ) -> Expected:
         """Return the arrays that replies to a training order must have.
 
-        nodes_average: whether a node sends the mean of its clients' parameters where the method
-        uses only the mean. evaluates: whether the round is evaluated. masked: whether masks hide
-        each client's values.
+        nodes_average: whether a node sends only the mean of its clients' parameters if the method
+        uses no more than that. evaluates: whether the round is evaluated. masked: whether masks
+        hide each client's values.
         """
         mean: dict[str, Shape] = {}
         per_client: dict[str, Shape] = {}
@@ -186,7 +186,7 @@ class Expected:
         return Expected(mean, per_client, per_class, classes, models, of_any_size)
 
     def values(self, reply: Reply) -> int:
-        """Return the number of values that the clients of the reply contribute, as papers count."""
+        """Return how many values the clients in the reply contribute, counted as in papers."""
         per_client = sum(
             math.prod(shape) for shape in (*self.mean.values(), *self.per_client.values())
         )
@@ -196,7 +196,7 @@ class Expected:
 
 
 def unmaskable(releases: Sequence[Sends]) -> str:
-    """Return why the server needs more than totals over clients, "" if it does not."""
+    """Return why the server needs more than totals over clients, or "" if totals are enough."""
     for release in releases:
         if release.combine == "each":
             return f"looks at each client's {release.name}"

@@ -6,5 +6,5 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
-AnyArray: TypeAlias = NDArray[Any]  # of any kind of numbers
-Memory: TypeAlias = dict[str, Any]  # by name, of values that JSON has
+AnyArray: TypeAlias = NDArray[Any]  # an array of numbers of any type
+Memory: TypeAlias = dict[str, Any]  # by name, values that JSON can hold

@@ -1,9 +1,9 @@
-"""The table of tasks: what `task = "…"` selects, one row a task.
+"""The table of tasks: what `task = "…"` selects. Each task has one row.
 
-A new task is a row here, its sources in ``data/``, and a folder of one name in the rooms above,
-which look there for its parts: ``tasks/FOLDER``, ``report/FOLDER`` and ``report/check/FOLDER.py``.
-A part is imported when it is asked for, so reading a table of results does not wait for torch, nor
-a client's process for pictures.
+A new task needs a row here, sources in ``data/``, and its parts in three packages, under the name
+that the row gives as `folder`: ``tasks/FOLDER``, ``report/FOLDER`` and
+``report/check/FOLDER.py``. A part is imported when it is asked for. So nobody who reads a table of
+results waits for torch, and no client's process waits for code that draws pictures.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fedproto_app.core.errors import FedProtoError, did_you_mean
 class TaskRecord:
     """The facts of a task.
 
-    folder: the name of its folder in every room. Tasks on the same data share them.
+    folder: the name of its folder in every package. Tasks on the same data share one.
     holds: what its data are, in words. Tasks with the same word share their sources.
-    targets: "classes" or "real numbers", or "" where sources of one kind do not hold either.
-    draws: whether its check can draw which client holds which data.
+    targets: "classes" or "real numbers" if sources of its data may have either, else "".
+    draws: whether its check can draw a picture of which client holds which data.
     first_method: a method that runs in seconds, to try first.
-    simplest: the methods that any other must beat, run without sharing.
+    simplest: the methods that any other must beat. They run without sharing.
     forecasts: whether its kept models forecast the next values of a series.
     """
 
@@ -69,7 +69,7 @@ TASKS: dict[str, TaskRecord] = {
     record.name: record
     for record in (_FORECASTING, _CLASSIFICATION, _SEQUENCE_CLASSIFICATION, _SEQUENCE_REGRESSION)
 }
-FIRST_TASK = "forecasting"  # of runs whose artefacts do not say
+FIRST_TASK = "forecasting"  # also the task of runs whose artefacts name none
 
 
 def task_record(task: str) -> TaskRecord:

@@ -1,4 +1,4 @@
-"""The version of the app, which stands in pyproject.toml alone."""
+"""The version of the app, which is written in pyproject.toml alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def _version() -> str:
-    """Return the version of the pyproject.toml beside the package, else of the installed package.
+    """Return the version in the pyproject.toml beside the package, else the installed version.
 
-    The file comes first: a checkout may be newer than what pip recorded, and in the bundle that
-    Flower runs nothing is installed.
+    The file comes first because a checkout may be newer than what pip recorded, and because nothing
+    is installed in the bundle that Flower runs.
     """
     project = Path(__file__).parents[2] / "pyproject.toml"
     if project.is_file():

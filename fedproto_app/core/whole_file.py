@@ -1,4 +1,4 @@
-"""Files that appear whole under their name or not at all, and who may read them."""
+"""Writes files so that they appear whole or not at all, and limits who may read them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def write_whole(
     private: bool = False,
     concurrent: bool = False,
 ) -> None:
-    """Write the file, or replace it. An OSError names the file and leaves no part of it.
+    """Write or replace the file. After an OSError, which names it, no part of the content is left.
 
-    durable: return only when file and name are on the disk, in case power fails. private: only this
-    user may read the file. concurrent: other processes may write it at the same time. If the
-    process is killed, a file ``….new`` is left, which the next writer of the file removes.
+    durable: return only when the file and its name are on the disk, in case the power fails.
+    private: only this user may read the file. concurrent: other processes may write it at the same
+    time. A killed process leaves a file ``….new``, which the next writer of the file removes.
     """
     if concurrent:
         _remove_leftovers(path)
@@ -46,7 +46,8 @@ def write_whole(
 def _remove_leftovers(path: Path) -> None:
     """Remove what concurrent writers of this file left when they were killed.
 
-    Files of the last seconds stay: a writer in another container counts processes differently.
+    Files from the last few seconds stay, because their writer may be a process in another
+    container, whose number means nothing here.
     """
     for file in path.parent.glob(f"{escape(path.name)}.*.new"):
         process = file.suffixes[-2][1:]
@@ -61,13 +62,13 @@ def _lives(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # another user's, or no number of a process
+    except (OSError, OverflowError):  # another user's process, or not the number of a process
         return True
     return True
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder for this user alone. Missing ones above it get the usual mode.
+    """Make a folder that only this user may enter. Missing parent folders get the usual mode.
 
     A folder that exists keeps its mode.
     """
@@ -75,14 +76,14 @@ def make_private(folder: Path) -> None:
 
 
 def put_in_place(beside: Path, path: Path) -> None:
-    """Give the finished file its name and return when file and name are on the disk."""
+    """Give the finished file its name. Return when the file and its name are on the disk."""
     flush(beside)
     os.replace(beside, path)
     flush(path.parent)
 
 
 def flush(path: Path) -> None:
-    """Write the file, or the folder's list of names, to the disk, in case power fails."""
+    """Write a file, or a folder's list of names, to the disk, in case the power fails."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

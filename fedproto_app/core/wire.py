@@ -1,8 +1,8 @@
-"""Every record that crosses the network: names, shapes, dtypes.
+"""Converts messages to the records that cross the network, and back.
 
-Only this module builds a RecordDict. A message is a dataclass of `messages`, or one of the two
-below, as JSON in a bytes field, plus arrays. Values per client are in the order of ``names``.
-`replies` validates replies for the server.
+Only this module builds a RecordDict. It consists of a dataclass from `messages`, or of one of the
+two below, as JSON in a bytes field, and of arrays. Values per client are in the order of
+``names``. `replies` validates replies for the server.
 """
 
 from __future__ import annotations
@@ -54,23 +54,23 @@ MASKING = f"{MessageType.QUERY}.masking"  # a step of a masked sum
 FIELDS, ARRAYS, FIRST_PHASE = "told", "arrays", "first-phase"  # records
 OF_MASKING, VECTOR = "masking", "vector"  # further records of a masked sum
 JSON, SECONDS = "json", "seconds"  # fields of the first record
-# Fields of a roster query and its answer: server and node must have the same protocol. Raise it
-# with every change of a message that the other side would misread.
+# Fields of a roster query and its answer. Server and node must have the same protocol. Raise its
+# number with every change of a message that the other side would misread.
 PROTOCOL_FIELD, VERSION_FIELD = "protocol", "version"
 PROTOCOL = 3
-MOST_BYTES = 32 * 2**20  # of JSON: room for 80 numbers of each of 20,000 clients
-MOST_FAULTS = 100  # validation errors that are examined one by one
+MOST_BYTES = 32 * 2**20  # limit of JSON, enough for 80 numbers from each of 20,000 clients
+MOST_FAULTS = 100  # if there are more validation errors, none is examined
 
-MetricRow = tuple[Name, Model, bool, Name]  # of `metric_row`
+MetricRow = tuple[Name, Model, bool, Name]  # what `metric_row` returns
 
 
 class Unusable(ValueError):
-    """The whole message is refused. The text is the reason."""
+    """Raised if a whole message is refused. The text is the reason."""
 
 
 @dataclass(frozen=True)
 class OrderFields:
-    """An `Order` and its `Guidance`, whose `clients` are ``guided`` here, without the arrays."""
+    """An `Order` and its `Guidance`, without arrays. ``guided`` is the guidance's `clients`."""
 
     run: Name
     token: Name
@@ -88,8 +88,8 @@ class OrderFields:
 class ReplyFields:
     """A `Reply` without its arrays. Losses and metrics have a value for each of the names.
 
-    Its seconds are a float64 field: as decimal digits they would give two runs with the same seed
-    different numbers of bytes.
+    The seconds are sent in a float64 field of their own. As decimal digits they would make the
+    messages of two runs with the same seed differ in size.
     """
 
     names: FailFastList[Name]
@@ -106,7 +106,7 @@ FieldsT = TypeVar("FieldsT")
 
 
 def _complete(kind: type[Any]) -> type[Any]:
-    """Return the dataclass without defaults, because a message must have every field."""
+    """Return the dataclass without defaults, because every field of a message must be sent."""
     types = get_type_hints(kind, include_extras=True).items()
     return make_dataclass(kind.__name__, types, namespace={"__pydantic_config__": STRICT})
 
@@ -120,16 +120,16 @@ def _record(kind: type[Any], message: object, **changed: object) -> ConfigRecord
     """Return the message's fields as JSON in a record. Its reader validates the values."""
     unchanged = (field.name for field in fields(kind) if field.name not in changed)
     values = {name: getattr(message, name) for name in unchanged} | changed
-    # In bytes, because Flower's ConfigRecord.count_bytes fails on an empty text or list.
+    # As bytes, because Flower's ConfigRecord.count_bytes fails on an empty text or list.
     return ConfigRecord({JSON: _ADAPTERS[kind].dump_json(_COMPLETE[kind](**values))})
 
 
 def read_record(
     content: RecordDict, kind: type[FieldsT], name: str = FIELDS, most_bytes: int = MOST_BYTES
 ) -> FieldsT:
-    """Return a message's fields, or raise `Unusable`, whatever it holds.
+    """Return a message's fields. For anything unreadable it raises `Unusable` and nothing else.
 
-    most_bytes: of the JSON. More than `MOST_BYTES` is never read.
+    most_bytes: the largest size of the JSON. More than `MOST_BYTES` is never read.
     """
     record = content.get(name)
     text = record.get(JSON) if isinstance(record, ConfigRecord) else None
@@ -152,10 +152,9 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def protocol_fault(content: RecordDict, sender: str, reader: str) -> str | None:
-    """Return why sender and reader cannot work together, None if their protocols agree.
+    """Return why sender and reader cannot work together, or None if their protocols agree.
 
-    content: a roster query or its answer. sender, reader: "server" and "node", or "node" and
-    "server".
+    content: a roster query or its answer. sender, reader: one is "server", the other "node".
     """
     record = content.get(FIELDS)
     fields = record if isinstance(record, ConfigRecord) else ConfigRecord()
@@ -201,8 +200,8 @@ def read_array(
 ) -> AnyArray:
     """Return an array of numbers from Flower's NumPy serialisation, or raise `Unusable`.
 
-    Memory is allocated only for bytes that were received. shape: the expected shape, with numbers
-    of this kind, or None for any.
+    Memory is allocated only for bytes that were received. shape: the expected shape, or None to
+    accept any shape and any kind of numbers. kind: the expected kind of numbers.
     """
     try:
         file = BytesIO(array.data)
@@ -228,7 +227,7 @@ def read_array(
 def write_reply(
     reply: Reply, reply_to: Message, vector: NDArray[np.uint64] | None = None
 ) -> Message:
-    """Return the node's reply as a message. vector: masked sums in place of its arrays."""
+    """Return the node's reply as a message. vector: the masked sums that replace its arrays."""
     metrics = [(metric_row(metric), values) for metric, values in reply.metrics.items()]
     record = _record(ReplyFields, reply, metrics=metrics, failed=_cut(reply.failed))
     record[SECONDS] = float(reply.seconds)
@@ -239,7 +238,7 @@ def write_reply(
 
 
 def is_answer(reply: Message, order: Message) -> bool:
-    """Whether a reply has a usable part: it is no error, and not all clients failed."""
+    """Whether at least part of a reply is usable: it is no error, and not all clients failed."""
     if reply.has_error():
         return False
     try:
@@ -254,7 +253,7 @@ def is_answer(reply: Message, order: Message) -> bool:
 
 
 def read_masking_order(message: Message) -> MaskingOrder | None:
-    """Return a message's masking order or None, or raise `Unusable` if it is malformed."""
+    """Return a message's masking order, or None. Raise `Unusable` if the order is malformed."""
     return required_masking_order(message) if OF_MASKING in message.content else None
 
 
@@ -277,7 +276,7 @@ def write_roster(roster: NodeRoster, reply_to: Message) -> Message:
 
 
 def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
-    """Cut the reasons: the server refuses the whole message if one of them is too long."""
+    """Cut the reasons, because the server refuses a message in which one of them is too long."""
     return {name: reason[:MOST_REASON] for name, reason in reasons.items()}
 
 
@@ -308,7 +307,7 @@ def add_masking(order: MaskingOrder, message: Message) -> None:
 
 
 def masking_query(order: MaskingOrder, node_id: int) -> Message:
-    """Return the message that asks a node for a step of a masked sum."""
+    """Return the message that asks a node to take a step of a masked sum."""
     content = RecordDict({OF_MASKING: _record(MaskingOrder, order)})
     group = str(order.server_round)
     return Message(content, dst_node_id=node_id, message_type=MASKING, group_id=group)
@@ -326,12 +325,12 @@ def roster_query(node_id: int) -> Message:
 
 
 def alive_query(node_id: int) -> Message:
-    """Return a probe: a message that a node answers with an empty one."""
+    """Return a probe, a message that a node answers with an empty one."""
     return Message(RecordDict(), dst_node_id=node_id, message_type=ALIVE, group_id="0")
 
 
 def flower_average_input(arrays: Arrays, weight: int) -> Message:
-    """Return a model as Flower's own strategies expect it: one ArrayRecord, one scalar weight."""
+    """Return a model in the form that Flower's strategies expect: an ArrayRecord and a weight."""
     metrics = MetricRecord({"num-examples": weight})
     content = RecordDict({ARRAYS: array_record(arrays), "metrics": metrics})
     return Message(content, dst_node_id=0, message_type=MessageType.TRAIN)
@@ -355,5 +354,5 @@ def numpy_arrays(record: ArrayRecord) -> Arrays:
 
 
 def sent_bytes(message: Message) -> int:
-    """Return the bytes of a message's records as Flower counts them."""
+    """Return how many bytes a message's records have, as Flower counts them."""
     return sum(record.count_bytes() for record in message.content.values())

@@ -1,9 +1,9 @@
 """Read the times of a table, and turn them into positions on one clock.
 
 A column of times holds dates, periods such as 1998Q1, years, counts since 1970, or numbers of
-steps. A position is the number of whole steps since 1970, which may be steps of the calendar, such
-as months or business days. Counted from one origin, equal wall-clock hours have equal phase in
-every file and at every site, whenever recording began.
+steps. A position is the number of whole steps since 1970. Steps may be those of the calendar, such
+as months or business days. Because all positions count from 1970, the same hour of the day has the
+same phase in every file and at every site, whenever recording began.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 Times = NDArray[np.datetime64]
 Matrix = NDArray[np.float64]
 
-SECONDS_OF_MONTH = 365.2425 * 86_400 / 12  # the mean
-# With rows missing at random, this is the largest probability that a time never had one by chance.
+SECONDS_OF_MONTH = 365.2425 * 86_400 / 12  # on average
+# A time never has rows if the probability that they are missing by chance is smaller than this.
 LARGEST_CHANCE = 1e-6
 WEEKDAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
 _EVERY_DAY, _BUSINESS_DAYS = "1111111", "1111100"  # from Monday on, as numpy writes weeks
@@ -37,18 +37,19 @@ DAY, WEEK = np.timedelta64(86_400_000_000, "us"), np.timedelta64(7 * 86_400_000_
 _MICROSECOND = np.timedelta64(1, "us")
 _MONDAY = np.datetime64("1970-01-05", "D")
 _SHORTEST_MONTH = 28 * DAY
-_FEWEST_MONTHS, _FEWEST_WEEKS = 3, 3  # that show a step of the calendar
-_UNITS = {1: "month", 3: "quarter", 12: "year"}  # by their months
-# The unit of a step of the calendar by its mean length in seconds, for days one without weekdays.
+_FEWEST_MONTHS, _FEWEST_WEEKS = 3, 3  # needed to recognise a step of the calendar
+_UNITS = {1: "month", 3: "quarter", 12: "year"}  # keys: numbers of months
+# The units of the calendar's steps, by mean length in seconds. Days lack some weekdays.
 CALENDAR_UNITS = {
     **{months * SECONDS_OF_MONTH: unit for months, unit in _UNITS.items()},
     **{7 * 86_400 / days: "day" for days in range(2, 7)},
 }
 _LENGTHS = {86_400_000_000: "day", 3_600_000_000: "h", 60_000_000: "min", 1_000_000: "s"}
-# A grid with more gaps than rows is a wrong step or a wrong year, not a few missing rows.
+# A grid with more gaps than rows indicates a wrong step or a wrong year, not a few missing rows.
 LARGEST_GRID_PER_ROW = 2
-# The unit of a count since 1970 is guessed from its size, for dates between 1973 and 2030 in
-# seconds, 2001 and 2030 in finer units. A date written as a number, as 2014013113, lies outside.
+# The unit of a count since 1970 is guessed from its size. This covers dates from 1973 to 2030 in
+# seconds, and from 2001 to 2030 in finer units. A date written as a number, such as 2014013113,
+# lies outside.
 _OLDEST = {"s": 0.1e9, "ms": 1e12, "us": 1e15, "ns": 1e18}
 _NEWEST = {"s": 1.9e9, "ms": 1.9e12, "us": 1.9e15, "ns": 1.9e18}
 _ISO = re.compile(r"\d{4}-\d\d-\d\d")
@@ -60,7 +61,7 @@ _MONTH_IN_LETTERS = re.compile(r"\d{1,2}[- ][A-Za-z]{3,9}[- ]\d{4}")
 _ISO_MONTH = r"\d{4}-\d\d"
 _PERIOD = re.compile(r"(?P<year>\d{4})[-: ]?(?P<unit>[QMW])(?P<number>\d\d?)", re.IGNORECASE)
 _QUARTER_FIRST = re.compile(r"(Q\d)[-: ]?(\d{4})", re.IGNORECASE)  # Q1 1998
-YEARS = frozenset({"year", "yr", "jahr", "season"})  # names of columns of years
+YEARS = frozenset({"year", "yr", "jahr", "season"})  # usual names of columns that hold years
 EXCEL_EPOCH = np.datetime64("1899-12-30", "s")  # Excel's day 0
 _EXCEL_DAYS = (20_000, 80_000)  # 1954 to 2119; other numbers are hardly Excel's days
 _OFFSET = r"[T ]\d.*(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
@@ -70,15 +71,16 @@ _FARTHEST = 200_000  # years before or after 1970 that microseconds can count
 
 @dataclass(frozen=True)
 class Clock:
-    """The meaning of a position: its time, by steps of one length or by steps of the calendar.
+    """Gives positions their times. Steps have one length, or are steps of the calendar.
 
-    step: its length, or for steps of the calendar a number of months or a day. offset: how long
-    after the beginning of its step a time lies, or below 0, how long before the end of the step's
-    first month. utc: True if the source's times had an offset from UTC and were converted to UTC.
-    month: where a step has several months, how many the step of position 0 begins after January
-    1970. week: which weekdays have steps, from Monday on. A step of months lies on the next such
-    day, or, with an offset below 0, on such a day before. form: how the source writes times, as
-    pandas names the periods Y, Q and M, or "".
+    step: the length of a step. For steps of the calendar, a number of months or a day. offset: how
+    long after the beginning of its step a time lies. If the offset is below 0, the time lies that
+    long before the end of the step's first month. utc: True if the source's times had an offset
+    from UTC and were converted to UTC. month: for steps of several months, how many months after
+    January 1970 the step at position 0 begins. week: which weekdays have steps, from Monday on. If
+    the time of a step of months is on another day, it moves to the next of these, or to the last
+    one before if the offset is below 0. form: how the source writes times: Y, Q or M as pandas
+    names these periods, or "".
     """
 
     step: np.timedelta64
@@ -90,7 +92,7 @@ class Clock:
 
     @property
     def months(self) -> int:
-        """How many months a step has, 0 for days and steps of one length."""
+        """How many months a step has. It is 0 for days and for steps of one length."""
         is_months = np.datetime_data(self.step.dtype)[0] == "M"
         return int(self.step.astype(np.int64)) if is_months else 0
 
@@ -101,14 +103,14 @@ class Clock:
 
     @property
     def step_seconds(self) -> float:
-        """The step in seconds, of the calendar the mean."""
+        """The length of a step in seconds. For steps of the calendar, it is the mean."""
         if self.months:
             return self.months * SECONDS_OF_MONTH
         return float(self.step / np.timedelta64(1, "s")) * len(self.week) / self.week.count("1")
 
     @property
     def label(self) -> str:
-        """A short text that is equal for equal clocks."""
+        """A short text that identifies the clock."""
         calendar = f" {self.month} {self.week}" if self.is_of_calendar else ""
         return f"{self.step} {self.offset}{calendar}{' utc' if self.utc else ''}"
 
@@ -154,13 +156,13 @@ class Clock:
 
     @property
     def _weekdays(self) -> str:
-        """Which weekdays have steps, in words: "but Sundays", or "on Tuesdays"."""
+        """The weekdays that have steps, in words, such as "but Sundays" or "on Tuesdays"."""
         has_few = self.week.count("1") < 4
         days = [WEEKDAYS[n] for n, digit in enumerate(self.week) if (digit == "1") is has_few]
         return f"{'on' if has_few else 'but'} {' and '.join(days)}"
 
     def steps_in(self, duration: np.timedelta64) -> int:
-        """Return how many steps a day or a week has, 0 if the number differs or is no whole one."""
+        """Return how many steps a day or a week has, or 0 if the number varies or is not whole."""
         if self.months:
             return 0
         if self.week != _EVERY_DAY:
@@ -169,7 +171,7 @@ class Clock:
 
     @property
     def cycle(self) -> int:
-        """The steps of a day, a week of days, or a year of months, 0 without such a cycle."""
+        """The number of steps in a day, in a week if they are days, in a year if months, else 0."""
         if self.months:
             return 0 if 12 % self.months or self.months == 12 else 12 // self.months
         of_day = self.steps_in(DAY)
@@ -178,14 +180,14 @@ class Clock:
 
     @property
     def year(self) -> int:
-        """How many steps of a week or longer a year has, at least 1, or 0 if steps are shorter."""
+        """How many steps a year has: at least 1 if steps last a week or longer, else 0."""
         weeks = self.step_seconds / float(WEEK / np.timedelta64(1, "s"))
         if weeks < 1 or self.months:
             return (self.cycle or 1) if self.months else 0
         return max(1, int(52 / weeks))
 
     def positions(self, times: Times) -> NDArray[np.int64]:
-        """Return the positions of the steps that times [n] lie in, or after."""
+        """Return the positions of the steps in which times [n] lie, or of the last steps before."""
         if self.months:
             return (times.astype("datetime64[M]").astype(np.int64) - self.month) // self.months
         if self.week == _EVERY_DAY:
@@ -216,7 +218,7 @@ class Clock:
         return np.asarray(self.moments(self.positions(times)) == times)
 
     def shifted_to(self, times: Times) -> Clock:
-        """Return the clock with the offset of a client's times [n], which need not all fit."""
+        """Return the clock with the offset of a client's times [n]. Not all of them need to fit."""
         if self.months:
             return self if self.holds(times).all() else _monthly(times, self) or self
         return replace(self, offset=(times[0] - np.datetime64(0, "us")) % self.step)
@@ -237,9 +239,10 @@ class Clock:
         return self.moments(positions).astype("datetime64[us]").astype(np.float64) / 1e6
 
     def time(self, position: int) -> str:
-        """Return the time at a position as the source writes periods, else in ISO 8601.
+        """Return the time at a position as text.
 
-        Only the date if steps are whole days.
+        Periods are written as in the source, other times in ISO 8601. If steps are whole days, only
+        the date is given.
         """
         time = self.moments(np.array([position]))[0]
         if self.form:
@@ -252,14 +255,14 @@ class Clock:
         return _text(time) + ("+00:00" if self.utc else "")
 
     def numbers(self) -> tuple[int, ...]:
-        """Return the numbers that `from_numbers` reads, without the form."""
+        """Return the clock as numbers for `from_numbers`. The form is left out."""
         step = self.months or int(self.step / _MICROSECOND)
         offset, is_months = int(self.offset / _MICROSECOND), int(self.months > 0)
         return step, offset, int(self.utc), self.month, int(self.week, 2), is_months
 
     @classmethod
     def from_numbers(cls, numbers: Iterable[float]) -> Clock:
-        """Return the clock with these numbers. Raises `ValueError` if no clock has them."""
+        """Return the clock that these numbers describe. Raises `ValueError` if there is none."""
         step, offset, utc, month, week, is_months = map(int, numbers)
         if step <= 0 or not 0 < week < 2**7 or not 0 <= month < max(1, step * is_months):
             raise ValueError("no clock")
@@ -268,7 +271,7 @@ class Clock:
 
 
 def sampling_step(times: Times) -> np.timedelta64 | None:
-    """Return the most common distance between neighbouring times, None for fewer than two times."""
+    """Return the most common distance between neighbouring times, or None without two times."""
     return _common_step([times])
 
 
@@ -281,7 +284,7 @@ def _common_step(
     if not distances:
         return None
     first = distances[0][0]
-    if all((of_client == first).all() for of_client in distances):  # as usual, and quicker
+    if all((of_client == first).all() for of_client in distances):  # the usual case, and quicker
         return np.timedelta64(first)
     steps, counts = np.unique(np.concatenate(distances), return_counts=True)
     if may_lack_rows:
@@ -290,12 +293,12 @@ def _common_step(
 
 
 def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> Clock | None:
-    """Return the clock of several clients' increasing times, None if they show no step.
+    """Return the common clock of several clients' increasing times, or None if they show no step.
 
-    Times that all lie on one day of a month, from its start or its end, are steps of months, and
-    days without certain weekdays are steps of the remaining weekdays. Otherwise the step is the
-    most common distance. may_lack_rows: whether most rows may be left out, so that the step is the
-    largest that divides the distances of all times, and days without rows are days.
+    If all times lie on one day of a month, counted from its start or its end, the steps are months.
+    If all times are days but some weekdays never occur, the steps are the other weekdays. Otherwise
+    the step is the most common distance. may_lack_rows: whether most rows may be missing. If so,
+    the step is the largest that divides all distances, and days without rows still count as days.
     """
     stamps = [of_client for of_client in clients if len(of_client.times)]
     all_times = [of_client.times for of_client in stamps]
@@ -309,7 +312,7 @@ def common_clock(clients: Iterable[Stamps], *, may_lack_rows: bool = False) -> C
 
 
 def _of_months(all_times: Sequence[Times], clock: Clock) -> Clock | None:
-    """Return the clock if the times are months or several of them, else None."""
+    """Return the clock if each step is one or several months, else None."""
     if min(np.diff(times).min() for times in all_times if len(times) > 1) < _SHORTEST_MONTH:
         return None
     pooled = np.unique(np.concatenate(all_times))
@@ -327,10 +330,10 @@ def _of_months(all_times: Sequence[Times], clock: Clock) -> Clock | None:
 
 
 def _monthly(times: Times, clock: Clock) -> Clock | None:
-    """Return the clock of months on whose steps all these times lie, or None if there is none.
+    """Return a clock of months that contains all these times, or None if there is none.
 
-    They may all lie on one day counted from the month's start or from its end, or on its first or
-    last business day, always at the same time of day.
+    The times must all lie on one day counted from the month's start or its end, or on its first or
+    its last business day, always at the same time of day.
     """
     first = times[0].astype("datetime64[M]")
     since, until = times[0] - first, times[0] - (first + 1)
@@ -343,10 +346,11 @@ def _monthly(times: Times, clock: Clock) -> Clock | None:
 
 
 def _of_weekdays(all_times: Sequence[Times], clock: Clock, may_lack_rows: bool) -> Clock | None:
-    """Return the clock if the times are days, but certain weekdays never have any, else None.
+    """Return the clock if the times are days but certain weekdays never occur, else None.
 
-    Each of these must have come `_FEWEST_WEEKS` times. That none of them had a row by chance, with
-    as many rows missing as on the other days, must be less probable than `LARGEST_CHANCE`.
+    The times must span at least `_FEWEST_WEEKS` weeks. Chance must not explain the missing
+    weekdays: if their rows were missing only as often as those of the other weekdays, the
+    probability that all are missing must be below `LARGEST_CHANCE`.
     """
     if may_lack_rows or any(((times - times[0]) % DAY).any() for times in all_times):
         return None
@@ -376,9 +380,9 @@ def on_the_clock(
 ) -> tuple[Matrix, int]:
     """Put rows on the regular grid of their clock, with NaN for missing rows.
 
-    times: [T] strictly increasing, all of the clock. values: [T, N].
-    clock: None only if there is at most one row, which then starts at 0.
-    where: the file's name in messages. row: the name of a row in messages, by its place.
+    times: [T] strictly increasing, all on the clock. values: [T, N].
+    clock: None only if there is at most one row, which then has position 0.
+    where: the file's name in messages. row: returns the name of a row in messages from its place.
     may_lack_rows: whether there may be more gaps than rows.
 
     Returns the values [T', N], T' >= T, and the position of the first row. Raises `DataError` for
@@ -404,7 +408,7 @@ def on_the_clock(
         step = clock.rhythm if clock.is_of_calendar else _text(clock.step)
         raise DataError(
             f"{where}: {len(times)} rows in {length} steps of {step}: more gaps than rows; "
-            "is a time wrong, or the step longer in a part of them?"
+            "is a time wrong, or does the step change?"
         )
     grid = np.full((length, values.shape[1]), np.nan)
     grid[rows] = values
@@ -427,16 +431,17 @@ def _why_irregular(times: Times, late: int, clock: Clock) -> str:
 
 
 def _text(time: np.datetime64 | np.timedelta64) -> str:
-    """Return a time as people write it, or a duration as days and hh:mm:ss."""
+    """Return a time as people write it. A duration is written as days and hh:mm:ss."""
     return str(time.item())  # in microseconds, these are Python's datetime and timedelta
 
 
 @dataclass(frozen=True)
 class Stamps:
-    """Times [T]. utc: whether they were converted to UTC.
+    """Times [T], as read from a column.
 
-    is_count: whether they are numbers of steps, stored as one second per step, instead of times.
-    notes: what a person should know of how they were read. form: as of `Clock`.
+    utc: whether they were converted to UTC. is_count: whether they are numbers of steps, not times.
+    Each step is then stored as one second. notes: what a person should know of how the times
+    were read. form: as in `Clock`.
     """
 
     times: Times
@@ -451,8 +456,8 @@ def stamps_of(
 ) -> Stamps:
     """Return the times in a column of texts, numbers or times.
 
-    title: the column's name in messages. row: the name of a row in messages, by its place.
-    Raises `DataError` naming the row for a cell that is not a time.
+    title: the column's name in messages. row: returns the name of a row in messages from its place.
+    If a cell is not a time, raises a `DataError` that names the row.
     """
     import pandas as pd
 
@@ -477,12 +482,12 @@ def is_period(cell: str) -> bool:
 
 
 def are_years(name: str, cells: Sequence[str]) -> bool:
-    """Return whether these cells of a column of this name are years."""
+    """Return whether these cells are years. name: the name of their column."""
     return name.lower() in YEARS and all(len(cell) == 4 and cell.isdecimal() for cell in cells)
 
 
 def counts_excel_days(cells: Sequence[str]) -> bool:
-    """Return whether these texts are days as Excel counts them, with the time as a fraction."""
+    """Return whether these texts are days as Excel counts them. Fractions are times of day."""
     if not all(map(_is_number, cells)):
         return False
     days = np.array(cells, dtype=np.float64)
@@ -539,14 +544,14 @@ def _dates(column: Series, row: Callable[[int], str], where: str) -> Stamps:
     if offset.any() and (zones := sorted(set(texts.str.extract(_ZONE)[0]))) and len(zones) > 1:
         notes = (
             f"the offset from UTC changes ({', '.join(zones[:4])}); times and days are counted in "
-            "UTC, so people's habits move by that within the day",
+            "UTC, so daily habits shift by this change",
         )
     is_month = texts.str.fullmatch(_ISO_MONTH).all()
     return Stamps(times, bool(offset.any()), notes=notes, form="M" if is_month else "")
 
 
 def _periods(texts: Series, row: Callable[[int], str], where: str) -> Stamps:
-    """Return the begins of quarters, months or weeks."""
+    """Return the times at which the quarters, months or weeks begin."""
     import pandas as pd
 
     texts = texts.str.replace(_QUARTER_FIRST, r"\2\1", regex=True).str.upper()
@@ -573,8 +578,8 @@ def _periods(texts: Series, row: Callable[[int], str], where: str) -> Stamps:
 def _year_last_form(texts: Series, where: str) -> str:
     """Return the form of dates whose year comes last, such as 31.01.2014 13:00 or 1/31/14 1:00 PM.
 
-    With dots the day comes first. Otherwise the day or the month comes first, whichever makes every
-    cell a date and the dates increase. Raises `DataError` if both do.
+    With dots, the day comes first. Otherwise the day or the month comes first: whichever order
+    makes every cell a date and lets the dates increase. Raises `DataError` if both orders do.
     """
     import pandas as pd
 
@@ -671,7 +676,7 @@ def _unit_by_size(values: Matrix, where: str) -> str:
 
 
 def _unit_of(values: NDArray[np.float64]) -> str | None:
-    """Return the unit that puts all values into the range of dates, None if there is none."""
+    """Return the unit for which all values are plausible dates, or None if there is none."""
     for unit, oldest in _OLDEST.items():
         if ((values >= oldest) & (values < _NEWEST[unit])).all():
             return unit

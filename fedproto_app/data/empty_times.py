@@ -1,7 +1,7 @@
 """Find the weekdays and times of day at which a client never has a value.
 
-A shop that is closed on Sundays has none then. Its forecast for a Sunday is left empty, because
-nothing will be sold.
+For instance, a shop that is closed on Sundays has no value on a Sunday. Its forecast for a Sunday
+is left empty, because nothing will be sold.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedproto_app.data.clock import LARGEST_CHANCE, WEEKDAYS
 from fedproto_app.data.series import ClientSeries
 
-# A time of the day or the week counts as empty if it has come this often without any value.
+# A time of the day or the week counts as empty only if it has occurred this often without a value.
 FEWEST_TIMES = 5
 _DAY, _WEEK = 86_400_000_000, 7 * 86_400_000_000  # microseconds
 _MONDAY = 4 * _DAY  # after 1970-01-01, a Thursday
@@ -21,12 +21,12 @@ Positions = NDArray[np.int64]
 
 
 def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> NDArray[np.bool_]:
-    """Return whether the client never has a value at the times of these positions [n].
+    """Return for each of these positions [n] whether the client never has a value at such a time.
 
-    A position is empty if the series has no value at the same time of any day, or of any week. The
-    time must have come at least `FEWEST_TIMES` times, and so often that missing values by chance
-    are no explanation. Steps of months are compared by their place in the year. A series without a
-    clock is compared by the place in one period and in seven. period: in steps.
+    This is so if the series never has a value at this time of day, or of the week. The time must
+    have occurred at least `FEWEST_TIMES` times, and so often that chance does not explain the
+    missing values. For steps of months, the place in the year is compared instead. Without a clock,
+    the places in one period and in seven periods are compared. period: in steps.
     """
     present = np.isfinite(series.values)
     empty = np.zeros(len(positions), dtype=bool)
@@ -46,8 +46,10 @@ def is_empty_time(series: ClientSeries, positions: Positions, period: int) -> ND
 
 
 def empty_times_text(series: ClientSeries, period: int) -> str:
-    """Return when in the week the client has no values, such as "on Sundays", or "" if it always
-    has some."""
+    """Return in words when in the week the client never has values, such as "on Sundays".
+
+    Return "" if there is no such time.
+    """
     week = series.start + np.arange(_week(series, period))
     empty = is_empty_time(series, week, period)
     if not empty.any():
@@ -60,7 +62,7 @@ def empty_times_text(series: ClientSeries, period: int) -> str:
     since_monday = (_microseconds(series, week) - _MONDAY) % _WEEK
     order = np.argsort(since_monday)
     weekdays = np.unique(since_monday // _DAY)
-    by_day = empty[order].reshape(len(weekdays), -1)  # a column per time of day
+    by_day = empty[order].reshape(len(weekdays), -1)  # one column per time of day
     times = since_monday[order][: by_day.shape[1]] % _DAY
     closed = np.logical_and.reduce(by_day, axis=1)
     nightly = np.logical_and.reduce(by_day[~closed], axis=0)
@@ -78,8 +80,8 @@ def empty_times_text(series: ClientSeries, period: int) -> str:
 def _cycles(series: ClientSeries, positions: Positions, period: int) -> tuple[Positions, Positions]:
     """Return the place of each position in its day and in its week.
 
-    For steps of months both are the place in the year. Without a clock they are the places in one
-    period and in seven.
+    For steps of months, both are the place in the year. Without a clock, they are the places in one
+    period and in seven periods.
     """
     if series.clock is None:
         return positions % period, positions % (7 * period)
@@ -91,8 +93,7 @@ def _cycles(series: ClientSeries, positions: Positions, period: int) -> tuple[Po
 
 
 def _week(series: ClientSeries, period: int) -> int:
-    """Return the number of steps in a week, in a year of months, or in seven periods without a
-    clock."""
+    """Return the number of steps in a week, in a year for months, without a clock in 7 periods."""
     if series.clock is None:
         return 7 * period
     weekly = round(_WEEK / 1e6 / series.clock.step_seconds)
@@ -105,10 +106,7 @@ def _microseconds(series: ClientSeries, positions: Positions) -> Positions:
 
 
 def _hours(times: Positions, is_empty: NDArray[np.bool_]) -> str:
-    """Return the empty times of day in words, such as "from 22:00 to 05:00".
-
-    The first and the last empty time are named.
-    """
+    """Return in words the first and the last empty time of day, as "from 22:00 to 05:00"."""
     first = times[is_empty & ~np.roll(is_empty, 1)]
     last = times[is_empty & ~np.roll(is_empty, -1)]
     if len(first) != 1:

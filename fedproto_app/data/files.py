@@ -1,5 +1,5 @@
-"""Read the files of a source within bounds: no larger than the memory allows, no link out of its
-folder, no pipe. A tree of files is a folder or a zip archive.
+"""Read the files of a source safely: none larger than memory allows, no link out of the folder, and
+no pipe. A tree of files is a folder or a zip archive.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from zipfile import BadZipFile, ZipFile
 
 from fedproto_app.core.errors import DataError, did_you_mean
 
-# A share of the memory, because a run holds values several times: as series, as windows, scaled.
+# Only a share of the memory, as a run holds its values several times: as series, windows, scaled.
 LARGEST_SHARE = 0.25
-# The limits of a container, in cgroups of version 2 and 1: a number of bytes, or "max".
+# Files that state a container's limit, in cgroups of version 2 and 1: bytes, or "max".
 _CONTAINER_LIMITS = (
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
@@ -40,13 +40,13 @@ def most_bytes() -> int:
 
 @cache
 def _machine_bytes() -> int:
-    """Return the memory of the machine, or of the container."""
+    """Return the memory of the machine, or of the container if that is smaller."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(limit for limit in (memory, *map(_limit_in, _CONTAINER_LIMITS)) if limit)
 
 
 def _limit_in(file: str) -> int:
-    """Return the memory that a container may use, 0 without a limit."""
+    """Return the memory that a container may use, or 0 if there is no limit."""
     try:
         text = Path(file).read_text(encoding="ascii").strip()
     except OSError:
@@ -55,7 +55,7 @@ def _limit_in(file: str) -> int:
 
 
 def require_room(size: int, where: object) -> None:
-    """Raise `DataError` if a source that takes this many bytes when it is read is too large."""
+    """Raise `DataError` if a source is too large. size: the bytes that it takes when it is read."""
     if size > (limit := most_bytes()):
         raise DataError(
             f"{where}: at least {size / 2**30:,.1f} GiB when it is read, more than a quarter of "
@@ -82,9 +82,10 @@ def require_file(path: Path) -> None:
 
 @contextmanager
 def open_unpacked(source: Path | bytes, where: object) -> Iterator[IO[bytes]]:
-    """Open a file, or its content, to be read piece by piece, and decompressed if it is gzip.
+    """Open a file, or its content, to be read piece by piece. Decompress it if it is gzip.
 
-    A small file may unpack to a lot, so whoever reads it counts. where: its name in messages.
+    A small file may unpack to a large one, so the reader must count the bytes. where: the file's
+    name in messages.
     """
     try:
         if isinstance(source, Path):
@@ -102,7 +103,7 @@ def open_unpacked(source: Path | bytes, where: object) -> Iterator[IO[bytes]]:
 
 
 def missing(path: Path) -> str:
-    """Return the message for a missing path, with a similar name in its folder if there is one."""
+    """Return the message for a missing path. It may suggest a similar name in the same folder."""
     try:
         beside = [entry.name for entry in path.parent.iterdir()]
     except OSError:
@@ -118,13 +119,13 @@ def require_inside(path: Path, folder: Path) -> None:
 
 
 class FileTree(Protocol):
-    """An open tree. A name is a path from its root, with slashes."""
+    """An open tree. A file's name is its path from the root, with slashes."""
 
     def names(self) -> list[str]:
         """Return the names of all files except hidden files, in ascending order."""
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file. For a damaged archive, zipfile's errors pass through."""
+        """Return the content of a file. If the archive is damaged, zipfile's errors are raised."""
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""What ``data.source`` can name, and how a path is recognised.
+"""The values of ``data.source``, and how the format of a path is recognised.
 
-A format is a module in ``data/formats/`` with a record ``FORMAT``, which holds everything that the
-app knows of it. Nothing else lists it. A function or a `Source` in a module of the user's is
-``package.module:NAME``.
+A format is a module in ``data/formats/`` with a record ``FORMAT``. This record holds everything
+that the app knows of the format, which is listed nowhere else. A value ``package.module:NAME``
+names a function or a `Source` in a user's module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Changes = dict[str, str | bool]  # settings by dotted keys
 Answers = Mapping[str, object]  # settings that a person has made, by dotted keys
 CovariateReader = Callable[[DataSettings, Clock | None], Iterator[ClientSeries]]
 
-_DEEPEST = 8  # folders in folders that are looked into
+_DEEPEST = 8  # levels of nested folders that are searched
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Source:
 
     name: the value. holds: the kind of data, as in the table of tasks. load: returns the clients or
     the pool that the settings choose. path: what ``data.path`` must be. keys: the fields of
-    `DataSettings` that it takes, among those that not every source takes. hints: what to set
-    instead of such a field. form: of a table.
+    `DataSettings` that this source uses but some others do not. hints: what to set instead of a
+    field that this source does not use. form: the form of its tables, or "".
     """
 
     name: str
@@ -56,17 +56,17 @@ class Source:
 
 
 class Fit(IntEnum):
-    """How well a format fits a path. The format that fits best reads it."""
+    """How well a format fits a path. The format that fits best reads the path."""
 
     NONE = 0
-    NAME = 1  # the path's name allows it
-    WEAK = 2  # the content allows it
+    NAME = 1  # possible according to the path's name
+    WEAK = 2  # possible according to the content
     STRONG = 3
     CERTAIN = 4  # no other format has such a content
 
 
 class Candidate:
-    """A path that is to be recognised, with what its folder or archive holds, looked at once."""
+    """A path to be recognised. What its folder or archive holds is looked up only once."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name, self.is_folder = path, path.name.lower(), path.is_dir()
@@ -74,7 +74,9 @@ class Candidate:
     @cached_property
     def files(self) -> list[str]:
         """The names of the files in a folder or a zip archive, with slashes, without hidden files.
-        [] if it is neither, or damaged."""
+
+        [] if the path is neither, or if the archive is damaged.
+        """
         if not self.is_folder:
             try:
                 with open_tree(self.path) as tree:
@@ -96,8 +98,10 @@ class Candidate:
 
     @cached_property
     def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
-        """The shape and type of each array of an npz archive before any damaged array, {} if it is
-        no archive."""
+        """The shape and type of each array of an npz archive, or {} if the path is no archive.
+
+        If an array is damaged, only the arrays before it are listed.
+        """
         arrays = {}
         try:
             with open_archive(self.path) as archive:
@@ -112,10 +116,10 @@ class Candidate:
 class Reading:
     """The settings that read a path: the source, and other settings by their keys.
 
-    notes: remarks for a person, a line each. left_out: columns that are not read, a line each with
-    the reason. is_guess: whether the file's content gave no evidence. target: the column of a table
-    that is forecast, "" if every column is a client. beside: further columns of a long table that
-    the person may know in advance.
+    notes: remarks for a person, one per line. left_out: one line for each column that is not read,
+    with the reason. is_guess: True if nothing in the file shows its format. target: the column of a
+    table that is forecast, "" if every column is a client. beside: further columns of a long table,
+    which the person may know in advance.
     """
 
     source: str
@@ -133,9 +137,9 @@ class Reading:
 
     @property
     def fields(self) -> dict[str, object]:
-        """All settings by their fields in `DataSettings`, validated.
+        """All settings, validated, by the names of their fields in `DataSettings`.
 
-        Raises `DataError` if a setting cannot name the columns, for example two of one name.
+        Raises `DataError` if a setting cannot name the columns, such as two of the same name.
         """
         values = {key.removeprefix("data."): value for key, value in self.all_settings.items()}
         try:
@@ -153,9 +157,9 @@ class Reading:
         return source.form if source else ""
 
     def fitting(self, answers: Answers) -> dict[str, object]:
-        """Return the person's settings for this source.
+        """Return the person's settings, adapted to this source.
 
-        A column to forecast is a client where columns are clients, as in a wide table.
+        If columns are clients, as in a wide table, a column to forecast becomes a chosen client.
         """
         source = all_sources().get(self.source)
         is_client = source and source.holds == "series" and "columns" not in source.keys
@@ -166,7 +170,7 @@ class Reading:
 
 
 def by_name(*endings: str) -> Callable[[Candidate], Fit]:
-    """Return a `Format.fit` for files with these endings, in lower case."""
+    """Return a `Format.fit` that accepts files with these endings, given in lower case."""
     return lambda candidate: (
         Fit.NAME if candidate.name.endswith(endings) and not candidate.is_folder else Fit.NONE
     )
@@ -179,12 +183,12 @@ by_name_of_none = by_name()  # a source without a path
 class Format:
     """A format of files, or an embedded data set.
 
-    sources: one, or several if the same files can be read in several ways. paths: what a person
-    names to read it, in words, such as "an .h5 file", or "" for data without a path. fit: says how
-    well a path fits. reading: recognises the settings that read a path that fits best, with the
-    person's answers. None: the first source reads it without further settings. covariates: reads a
-    table of columns known in advance, for series with this clock, see `known_columns`. None: the
-    format has no tables.
+    sources: one source, or several if the same files can be read in several ways. paths: what a
+    person must name, in words, such as "an .h5 file", or "" for data without a path. fit: returns
+    how well a path fits. reading: returns the settings that read a path, given the person's
+    answers. If it is None, the first source reads it without further settings. covariates: reads a
+    table of columns known in advance for series with a given clock, see `known_columns`. It is None
+    if the format has no tables.
     """
 
     sources: tuple[Source, ...]
@@ -201,7 +205,7 @@ class Format:
 
 
 def all_formats() -> dict[str, Format]:
-    """Return the formats by the names of their modules, in alphabetical order."""
+    """Return all formats. The keys are the names of their modules, in alphabetical order."""
     names = sorted(module.name for module in iter_modules(formats.__path__))
     return {name: import_module(f"{formats.__name__}.{name}").FORMAT for name in names}
 
@@ -217,6 +221,6 @@ def sources_of(holds: str) -> dict[str, Source]:
 
 
 def fields_of_some_sources() -> tuple[str, ...]:
-    """Return the fields of `DataSettings` that some sources take, and others ignore."""
+    """Return the fields of `DataSettings` that some sources use and others ignore."""
     keys = {key for source in all_sources().values() for key in source.keys}
     return tuple(name for name in DataSettings.model_fields if name in keys)

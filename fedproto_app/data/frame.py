@@ -1,4 +1,4 @@
-"""Read series from a pandas DataFrame, by the code that reads tables from files."""
+"""Read series from a pandas DataFrame, with the code that reads tables from files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 WHERE = "the frame"
-# Arguments in place of settings that read files.
+# The arguments that take the place of settings for files.
 _ARGUMENTS = {
     "data.client-column": "id_col",
     "data.time-column": "time_col",
@@ -42,7 +42,7 @@ _OF_KNOWN = tuple(
     f"data.{key}" for key in ("known", "covariates", "holidays", "calendar", "time-zone")
 )
 _DATE = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # 20140131
-_LOOKED_AT = 50  # rows, to tell counts since 1970 from numbers of steps
+_LOOKED_AT = 50  # rows that decide between counts since 1970 and numbers of steps
 
 
 def series_of_frame(
@@ -55,17 +55,17 @@ def series_of_frame(
 ) -> list[ClientSeries]:
     """Return the clients of a frame, in its order. NaN is a missing value.
 
-    A frame is long if id_col is given or a column has a usual name of clients, such as unique_id.
-    Times and values are then in time_col and target_col, or in columns with usual names, such as ds
-    and y. Otherwise every column is a client, and the times are the index, time_col or a column
-    with a usual name. Without times rows are counted. data: settings whose columns known in advance
-    are read from a long frame. Raises `DataError` as for a file.
+    A frame is long if id_col is given, or if a column has a usual name for clients, such as
+    unique_id. Times and values are then in time_col and target_col, or in columns with usual names,
+    such as ds and y. Otherwise every column is a client, and the times are the index, time_col or a
+    column with a usual name. Without times, rows are counted. data: settings that name the columns
+    known in advance of a long frame. Raises `DataError` as for a file.
     """
     data = data or DataSettings()
     form = _form_of(frame, id_col, time_col)
     flat, names = form.flat, form.names
     if target_col and not form.is_long:
-        raise DataError(f"target_col = {target_col!r}: for long frames only, so name id_col too")
+        raise DataError(f"target_col = {target_col!r}: only for long frames; name id_col as well")
     if data.known and not data.covariates and not form.is_long:
         raise DataError(
             f"data.known = {data.known!r}: for long frames; name id_col as well, or give these "
@@ -94,9 +94,9 @@ def series_of_frame(
 
 
 def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> KnownTable:
-    """Return the table of the columns known in advance in a frame, a row for each client and time.
+    """Return a frame of columns known in advance as a table with a row for each client and time.
 
-    A frame without the column of clients holds for all of them. Other columns are ignored.
+    A frame without a column of clients applies to all clients. Other columns are ignored.
     """
 
     def read(settings: DataSettings, clock: Clock | None) -> Iterator[ClientSeries]:
@@ -112,7 +112,7 @@ def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> K
 
 
 def known_settings(settings: Mapping[str, object]) -> DataSettings:
-    """Return a run's settings that give columns known in advance. settings: with dotted keys."""
+    """Return those of a run's settings, with dotted keys, that give columns known in advance."""
     return settings_from({key: settings[key] for key in _OF_KNOWN if key in settings}).data
 
 
@@ -120,10 +120,11 @@ def known_settings(settings: Mapping[str, object]) -> DataSettings:
 class Form:
     """A frame with its index as columns, and how it writes ids and times.
 
-    flat: columns and rows are numbered. names: of the columns, as texts. labels: as the frame has
-    them. is_long: whether it has a row for each client and time. ids: the place of a long frame's
-    column of clients, None if it is missing. zone, unit: of its times, None without a zone, and for
-    instance year. times: the type of the column of times, None without one.
+    flat: the frame with numbered columns and rows. names: the names of its columns, as texts.
+    labels: the names in the frame itself. is_long: whether it has a row for each client and time.
+    ids: the place of a long frame's column of clients, None if it is missing. zone: the time zone
+    of its times, or None. unit: what times count, such as year. times: the type of the column of
+    times, or None.
     """
 
     flat: DataFrame
@@ -137,13 +138,13 @@ class Form:
 
     @property
     def tables(self) -> TableFormat:
-        """The format of this frame, whatever the path."""
+        """A format that opens this frame, whatever path it is given."""
         head = Head(WHERE, self.names, time_place(self.names, self.flat))
         opened = FrameFile(self.flat, WHERE, head)
         return TableFormat("frame", re.compile("$."), "", lambda *_: opened)
 
     def put_on(self, forecasts: DataFrame) -> DataFrame:
-        """Return forecasts with the columns unique_id, names, and ds as the frame writes them."""
+        """Return forecasts whose columns unique_id and ds are written as in the frame."""
         import numpy as np
         import pandas as pd
 
@@ -153,7 +154,7 @@ class Form:
         ids = written.iloc[[places[name] for name in forecasts["unique_id"]]].infer_objects()
         times = forecasts["ds"]
         if self.zone is not None and times.dtype.kind == "M":
-            if times.dt.tz is None:  # local days; in autumn an hour is there twice, in spring never
+            if times.dt.tz is None:  # local days: in autumn, an hour occurs twice
                 is_summer = np.ones(len(times), dtype=np.bool_)
                 shift = "shift_forward"
                 times = times.dt.tz_localize(self.zone, ambiguous=is_summer, nonexistent=shift)
@@ -166,7 +167,7 @@ class Form:
 
 
 def labels_of(frame: DataFrame, id_col: str = "", time_col: str = "") -> Form:
-    """Return how a frame that `series_of_frame` can read writes ids and times, without values."""
+    """Return how a frame writes ids and times. `series_of_frame` must be able to read it."""
     form = _form_of(frame, id_col, time_col)
     if form.ids is None:
         return replace(form, flat=form.flat.iloc[:0])
@@ -177,7 +178,7 @@ def labels_of(frame: DataFrame, id_col: str = "", time_col: str = "") -> Form:
 def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) -> Form:
     """Return the frame's form. Raises `DataError` if it is no frame, empty or ambiguous.
 
-    utc: whether the times of a zone are moments, rather than days, by default as the frame shows.
+    utc: whether times with a zone are moments rather than days. By default, the frame shows it.
     """
     import pandas as pd
 
@@ -209,7 +210,7 @@ def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) ->
         local = flat[times].dt.tz_localize(None)
         is_daily = (local - local.dt.normalize()).nunique() == 1
         if utc is not True and is_daily and (len(local) > 1 or utc is False):
-            flat[times] = local  # days, which are not of one length in UTC when clocks change
+            flat[times] = local  # when clocks change, days differ in length in UTC
     unit = "auto" if times is None else _unit_of(names[times], flat[times])
     kind = None if times is None else indexed.dtypes.iloc[times]
     is_long = bool(id_col) or ids is not None
@@ -217,12 +218,12 @@ def _form_of(frame: Any, id_col: str, time_col: str, utc: bool | None = None) ->
 
 
 def _names_in(column: Series) -> Series:
-    """Return the names of the clients in a column, as `Table.clients` does."""
+    """Return the names of the clients in a column, in the same way as `Table.clients`."""
     return column.astype(str).str.strip()
 
 
 def _require_distinct(column: Series, title: str) -> None:
-    """Raise `DataError` for two ids that would be one client, such as 2 and "2"."""
+    """Raise `DataError` if two ids would be the same client, such as 2 and "2"."""
     import pandas as pd
 
     pairs = pd.DataFrame({"id": column, "name": _names_in(column)}).drop_duplicates()
@@ -236,9 +237,10 @@ def _require_distinct(column: Series, title: str) -> None:
 
 
 def saved_series(clients: Sequence[ClientSeries], folder: Path) -> Path:
-    """Write the series into a file of the folder, named after its content, and return its path.
+    """Write the series into a file in the folder and return its path.
 
-    Runs on equal series read the same file, so that they count as runs on the same data.
+    The file's name is derived from its content. So runs on equal series read the same file, and
+    count as runs on the same data.
     """
     digest = sha256()
     for client in clients:
@@ -258,7 +260,7 @@ def saved_series(clients: Sequence[ClientSeries], folder: Path) -> Path:
 def _with_index_as_columns(frame: DataFrame) -> DataFrame:
     """Return a shallow copy whose first columns are the index, unless it only numbers the rows.
 
-    A level of the index that a column repeats, as `set_index(…, drop=False)` leaves it, is dropped.
+    A level of the index is dropped if a column repeats it, as after `set_index(…, drop=False)`.
     """
     columns: list[Any] = list(frame.columns)
     for name in [name for name in frame.index.names if name is not None]:
@@ -275,7 +277,7 @@ def _with_index_as_columns(frame: DataFrame) -> DataFrame:
 
 
 def _with_times(frame: DataFrame) -> DataFrame:
-    """Return the frame with its periods as the times at which they begin."""
+    """Return the frame with each period replaced by the time at which it begins."""
     import pandas as pd
 
     columns = {
@@ -286,8 +288,10 @@ def _with_times(frame: DataFrame) -> DataFrame:
 
 
 def _unit_of(name: str, times: Series) -> str:
-    """Return what a column of times counts: years or steps, if they are whole numbers, but neither
-    since 1970 nor dates in digits. Otherwise return auto."""
+    """Return what a column of times counts: "year", "step", or else "auto".
+
+    Years and steps are whole numbers that are neither counts since 1970 nor dates in digits.
+    """
     if times.dtype.kind not in "iu":
         return "auto"
     texts = list(map(str, sorted(set(times.head(_LOOKED_AT).tolist()))))

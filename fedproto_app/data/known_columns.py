@@ -1,8 +1,8 @@
 """Columns known in advance: the covariates of a series, its holidays and its time of the year.
 
-A source gives them beside the values, as a long table and a user's function do, or a table of
-covariates gives them for all sources. Holidays and harmonics of the year are functions of time, so
-they have values at any position of a clock, and are always the last columns.
+Some sources, such as a long table and a user's function, give covariates beside the values. For any
+source, a separate table can give them. Holidays and harmonics of the year are functions of time, so
+they have values at any position of a clock. They are always the last columns.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from fedproto_app.settings.choice import KnownColumn, text_of
 
 HOLIDAY_COLUMNS = ("holiday", "holiday-before", "holiday-after")
 YEAR_COLUMNS = ("year-cos-1", "year-sin-1", "year-cos-2", "year-sin-2")
-_MOST_MISSING = 0.2  # of the rows up to a client's last value
-_OTHER_UNIT = 100  # times as large as at the median client
-_MOST_MOVED = 168  # steps by which a column may be the target moved
+_MOST_MISSING = 0.2  # largest missing share of the rows up to a client's last value
+_OTHER_UNIT = 100  # a column this many times as large as the median client's has another unit
+_MOST_MOVED = 168  # most steps by which a column may be the shifted target
 
 
 @dataclass(frozen=True)
 class KnownTable:
     """A table of columns known in advance, beside the source.
 
-    name: its path or another name in messages. key: what gave it, such as data.covariates.
+    name: the table's path or another name in messages. key: the setting or option that gave it,
+    such as data.covariates.
     """
 
     name: str
@@ -52,17 +53,17 @@ def with_known_columns(
     steps: int = 0,
     future: KnownTable | None = None,
 ) -> list[ClientSeries]:
-    """Return the clients with the columns that the settings name, all with the same ones.
+    """Return the clients with the columns that the settings name, the same for all clients.
 
-    where: the source's name in messages. A gap takes the last value before it in its column, and a
-    note says how many do. A column that ends before a client's last value is not continued.
+    A gap in a column is filled with the last value before it, and a note gives the number of gaps.
+    A column that ends before a client's last value is not continued.
 
-    steps: how far after the last value the columns that are functions of time are computed. future:
-    a table whose rows after the last value take the place of the source's, and whose earlier rows
-    only fill what the source lacks.
+    where: the source's name in messages. steps: for how many steps after the last value the
+    functions of time are computed. future: a table whose rows after the last value replace those of
+    the source. Its earlier rows only fill gaps of the source.
 
-    Raises `DataError` for columns that are not there, miss more than a fifth of their rows, or
-    whose times do not fit.
+    Raises `DataError` if a column does not exist, lacks more than a fifth of its rows, or has times
+    that do not fit.
     """
     clock = clients[0].clock if clients else None
     if settings.calendar == "week" and clock is not None and clock.is_of_calendar:
@@ -92,7 +93,7 @@ def with_known_columns(
     for column in settings.known_columns:
         if not any(map(column.gives, columns)):
             _refuse_missing(column.name, available, settings, where)
-    # An order that is the same at every site, wherever its columns come from.
+    # The order must be the same at every site, wherever the columns come from.
     order = [c for column in settings.known_columns for c in columns if column.gives(c)]
     order = order or sorted(columns)
     if order:
@@ -103,9 +104,10 @@ def with_known_columns(
 
 
 def as_trained(settings: DataSettings, columns: Sequence[str]) -> DataSettings:
-    """Return settings that read the known columns of a training, in its order.
+    """Return settings that read the columns that a model was trained with, in the same order.
 
-    A text that the training never saw is 0 in all columns of its column.
+    A column of texts becomes one column for each text seen in training. For any other text, all
+    of these are 0.
     """
     listed = {column.name for column in settings.known_columns}
     texts: dict[str, list[str]] = {}
@@ -127,7 +129,7 @@ def as_trained(settings: DataSettings, columns: Sequence[str]) -> DataSettings:
 def _refuse_missing(
     name: str, available: Sequence[str], settings: DataSettings, where: str
 ) -> None:
-    """Raise `DataError` for a column of ``data.known`` that the source does not have."""
+    """Raise `DataError` if the source does not have a column that ``data.known`` names."""
     if not available:
         raise DataError(
             f"data.known = {settings.known!r}: {where} has no columns beside the clients' values; "
@@ -148,7 +150,7 @@ def _with_covariates(
 ) -> list[ClientSeries]:
     """Return the clients with the columns of the table ``data.covariates`` after their own.
 
-    must_meet: whether the table must have times at which a client has values.
+    must_meet: whether some times in the table must be times at which the client has values.
     """
     table = table_in(Path(settings.covariates), "data.covariates")
     lacking = [
@@ -186,7 +188,7 @@ def _with_covariates(
 def _require_no_target(
     tables: Iterable[ClientSeries], clients: Sequence[ClientSeries], name: str
 ) -> None:
-    """Raise `DataError` if a column of a table of covariates is what is forecast."""
+    """Raise `DataError` if a table of covariates has the column that is to be forecast."""
     targets = {client.table.values if client.table else "" for client in clients}
     if not any(targets):  # every client is a column
         targets = {client.name for client in clients}
@@ -205,8 +207,10 @@ def _with_future(
     settings: DataSettings,
     where: str,
 ) -> list[ClientSeries]:
-    """Return the clients with so many rows of a table after their last value, and its earlier rows
-    where they have none."""
+    """Return the clients with this many rows of a table after their last value.
+
+    Earlier rows of the table fill gaps of the clients.
+    """
     texts = [column.text for column in settings.known_columns]
     try:
         columns = _read(table, texts, clients, settings, where)
@@ -230,21 +234,21 @@ def _with_future(
 
 
 def with_columns(series: ClientSeries, columns: Sequence[str], where: str) -> ClientSeries:
-    """Return the series with only the known columns of a training, in its order.
+    """Return the series with only the columns that a model was trained with, in the same order.
 
-    Raises `DataError` for a column that the series lacks. where: the name of the data in messages.
+    Raises `DataError` if the series lacks one. where: the name of the data in messages.
     """
     for column in columns:
         if column not in series.columns:
             raise DataError(
-                f"{where}: no column {column!r}, which the models were trained with, but "
-                f"{', '.join(series.columns) or 'none that is known in advance'}"
+                f"{where}: no column {column!r}, with which the models were trained; it has "
+                f"{', '.join(series.columns) or 'no column known in advance'}"
             )
     return _selected(series, columns)
 
 
 def table_in(path: Path, key: str) -> KnownTable:
-    """Return the table in a file. Raises `DataError` if it is none. key: as in `KnownTable`."""
+    """Return the table in a file. Raises `DataError` if there is none. key: as in `KnownTable`."""
     if not path.exists():
         raise DataError(f"{key}: {missing(path)}")
     candidate = Candidate(path)
@@ -262,7 +266,7 @@ def _read(
     settings: DataSettings,
     where: str,
 ) -> Mapping[str, ClientSeries]:
-    """Return these columns of a table by client, under "" if all clients share them.
+    """Return these columns of a table by client. The key is "" if all clients share them.
 
     columns: as ``data.known`` names them. Raises `DataError` if no client is in the table.
     """
@@ -284,15 +288,17 @@ def _read(
     names = [client.name for client in clients]
     if "" not in of_clients and not set(of_clients) & set(names):
         raise DataError(
-            f"data.covariates: {table.name} is of the clients {text_of(list(of_clients)[:5])}, "
-            f"none of which is in {where}, which has {text_of(names[:5])}"
+            f"data.covariates: {table.name} is for the clients {text_of(list(of_clients)[:5])}, "
+            f"but {where} has only {text_of(names[:5])}"
         )
     return of_clients
 
 
 def _placed(table: ClientSeries, client: ClientSeries, rows: int) -> Matrix:
-    """Return the known columns of a table at the times of the first rows of a client, [rows, k],
-    NaN where it has none."""
+    """Return the table's known columns at the times of a client's first rows, [rows, k].
+
+    They are NaN where the table has no row.
+    """
     placed = np.full((rows, len(table.columns)), np.nan)
     ahead = table.start - client.start
     first, end = max(0, ahead), min(rows, ahead + len(table.known))
@@ -302,17 +308,17 @@ def _placed(table: ClientSeries, client: ClientSeries, rows: int) -> Matrix:
 
 
 def _require_common_times(client: ClientSeries, table: ClientSeries, name: str) -> None:
-    """Raise `DataError` if a table has no time at which the client has values."""
+    """Raise `DataError` if the client has no values at any time in the table."""
     if client.values.size and (table.start >= client.end or table.end <= client.start):
         raise DataError(
             f"data.covariates: {name} goes from {table.when(0)} to "
-            f"{table.when(len(table.values) - 1)}, where client {client.name!r} has no values, "
-            f"which go from {client.when(0)} to {client.when(len(client.values) - 1)}"
+            f"{table.when(len(table.values) - 1)}, but the values of client {client.name!r} go "
+            f"from {client.when(0)} to {client.when(len(client.values) - 1)}"
         )
 
 
 def _clock_text(series: ClientSeries) -> str:
-    """Return the kind of a series' times in words, the same for times that can be compared."""
+    """Return in words the kind of a series' times. Only times of the same kind can be compared."""
     clock = series.clock
     if clock is None:
         return "counted steps"
@@ -334,9 +340,9 @@ def _require_clock(client: ClientSeries, table: ClientSeries, name: str) -> None
 
 
 def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
-    """Return the clients with each gap filled with the value before it, and a note.
+    """Return the clients with a note, and with each gap filled with the value before it.
 
-    A column that ends before the client's values is not continued, and gaps after these stay, so
+    A column that ends before the client's values is not continued. Gaps after the values stay, so
     that a forecast that needs them is refused.
     """
     import pandas as pd
@@ -363,16 +369,16 @@ def _filled(clients: Sequence[ClientSeries], where: str) -> list[ClientSeries]:
     texts = ", ".join(f"{count} of {column!r}" for column, count in counts.items() if count)
     if not texts:
         return filled
-    note = f"missing values of columns known in advance take the last value before: {texts}"
+    note = f"missing values of columns known in advance, filled with the value before: {texts}"
     return [replace(client, notes=(*client.notes, note)) for client in filled]
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A column beside the values of a table that the user may know in advance.
+    """A table's column, beside the columns of values, that the user may know in advance.
 
-    steps: how far it goes on after the newest value of any client, at the median client. why_not:
-    why it cannot be used, or "".
+    steps: for how many steps it continues after the newest value of any client, as the median over
+    clients. why_not: why it cannot be used, or "".
     """
 
     name: str
@@ -381,9 +387,9 @@ class Beside:
 
 
 def judged(name: str, clients: Sequence[ClientSeries]) -> Beside:
-    """Judge a column of the clients, whose values end with the newest of all.
+    """Judge whether a column could be known in advance. name: its name in ``data.known``.
 
-    name: as ``data.known`` would name it.
+    The clients' values must end with the newest value of any client.
     """
     columns = clients[0].columns
     places = [place for place, c in enumerate(columns) if KnownColumn(name).gives(c)]
@@ -422,7 +428,7 @@ def judged(name: str, clients: Sequence[ClientSeries]) -> Beside:
 
 
 def _moved(client: ClientSeries, place: int) -> int | None:
-    """Return by how many steps a column is the client's values moved, None if it is not."""
+    """Return by how many steps a column is the client's values shifted, or None if it is not."""
     values, column = client.values, client.known[: len(client.values), place]
     for distance in range(min(_MOST_MOVED, len(values) // 2) + 1):
         early, late = slice(0, len(values) - distance), slice(distance, None)
@@ -437,7 +443,7 @@ def _moved(client: ClientSeries, place: int) -> int | None:
 def advice_on(columns: Sequence[Beside], option: str) -> list[str]:
     """Return lines that say which columns could be used as known in advance, and why others cannot.
 
-    option: names columns, such as "--set data.known=".
+    option: the option that names columns, such as "--set data.known=".
     """
     names: dict[str, list[str]] = {}
     for column in columns:
@@ -458,10 +464,10 @@ def advice_on(columns: Sequence[Beside], option: str) -> list[str]:
 def with_calendar(
     series: ClientSeries, settings: DataSettings, steps: int = 0, where: str = "the data"
 ) -> ClientSeries:
-    """Return the series with the columns that are functions of time, instead of those it has.
+    """Return the series with new columns that are functions of time, in place of any old ones.
 
-    steps: how far after the last value they go, unless other columns go further. Raises `DataError`
-    for times without dates.
+    steps: how many steps after the last value the new columns reach, unless others reach further.
+    Raises `DataError` if the times have no dates.
     """
     names = calendar_names(settings)
     if not names:
@@ -487,8 +493,9 @@ def calendar_names(settings: DataSettings) -> tuple[str, ...]:
 def calendar_columns(clock: Clock, positions: NDArray[np.int64], settings: DataSettings) -> Matrix:
     """Return the columns `calendar_names` at positions [n] of a clock, [n, k].
 
-    Every client has the harmonics of the year, also one with a shorter history. The response stage
-    leaves them out if no client has a year, because then they say nothing but when a value was.
+    Every client has the harmonics of the year, even if its history is shorter. If no client has a
+    year of values, the response stage leaves them out, because they would only tell when a value
+    was measured.
     """
     moments = clock.moments(positions)
     blocks = [np.empty((len(positions), 0))]
@@ -504,9 +511,9 @@ def calendar_columns(clock: Clock, positions: NDArray[np.int64], settings: DataS
 
 
 def _holidays(clock: Clock, moments: NDArray[np.datetime64], settings: DataSettings) -> Matrix:
-    """Return 1 where the local day of a time [n] is a holiday, the day before, or after, [n, 3].
+    """Return three columns [n, 3]: is a time's local day a holiday, the day before or after one?
 
-    Times in UTC are of the days of ``data.time-zone`` if it is set, else of days in UTC.
+    Times in UTC are assigned to days of ``data.time-zone`` if it is set, else to days in UTC.
     """
     import pandas as pd
 

@@ -1,8 +1,8 @@
-"""Divide samples by class: among clients, and between train and held-out parts.
+"""Divide samples class by class: among clients, and between train and held-out parts.
 
-A row is a client, or a client at a stage. All rows get equally many samples and share none. A row's
-mix is the closest to a wished one, by maximum entropy, that the samples of each class allow for all
-rows together.
+A row is a client, or a client at a stage. All rows get the same number of samples, and no sample
+goes to two rows. Each row has a wished mix of classes. It gets the closest mix, by maximum
+entropy, that the samples of each class allow for all rows together.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 Counts = NDArray[np.int64]
-Places = NDArray[np.int64]  # in the pool, or in one split of it
+Places = NDArray[np.int64]  # places in the pool, or in one split of it
 
-_SWEEPS = 300  # or until nothing changes: a looser rule could stop elsewhere on another machine
+_SWEEPS = 300  # or until nothing changes: machines would stop a looser rule at different sweeps
 _DECIMALS = 6  # rounded, so that the last bit of a machine's sums does not matter
 LEAST_WEIGHT = 1e-9  # Dirichlet shares can be so small that they are 0
 
 
 def client_names(clients: int) -> list[str]:
-    """Return the names of clients that samples are dealt to."""
+    """Return the names of the clients to which samples are dealt."""
     digits = max(3, len(str(clients - 1)))
     return [f"client-{number:0{digits}d}" for number in range(clients)]
 
@@ -35,9 +35,10 @@ def dirichlet_mixes(
 
 
 def deal(pool: Sequence[Places], shares: Counts) -> list[Places]:
-    """Return the samples of each row, [R] lists, ascending. Each row takes the next of the pool.
+    """Return the samples of each row, [R] lists, ascending. Each row takes the next in the pool.
 
-    pool: [C] lists of each class's samples, shuffled. shares: [R, C] samples of each class.
+    pool: [C] lists with the shuffled samples of each class. shares: [R, C], how many samples of
+    each class a row takes.
     """
     ends = np.cumsum(shares, axis=0)
     return [
@@ -47,17 +48,18 @@ def deal(pool: Sequence[Places], shares: Counts) -> list[Places]:
 
 
 def spread(weights: NDArray[np.float64], least: Counts, samples: int, counts: Counts) -> Counts:
-    """Return the samples of each class for each row, [R, C]: rows sum to `samples`, columns to at
-    most `counts`.
+    """Return how many samples of each class each row gets, [R, C].
 
-    weights: [R, C] the mix that each row would have if there were enough of every class, 0 where it
-    gets no sample of the class. least: [R, C] the fewest samples, 0 where the weight is 0. counts:
-    [C] samples of each class. The caller makes sure that such whole numbers exist
-    (`images.partition.equal_share`). The result is closest to the mix of maximum entropy.
+    Rows sum to `samples`, columns to at most `counts`.
+
+    weights: [R, C], the mix that each row would have if there were enough samples of every class,
+    0 where it gets none of the class. least: [R, C], the fewest samples, 0 where the weight is 0.
+    counts: [C], the samples of each class. The caller makes sure that such whole numbers exist
+    (`images.partition.equal_share`). The result is that of `maximum_entropy`, rounded.
     """
     extra = maximum_entropy(weights, least, samples, counts) - least
     row_sums, room = samples - least.sum(axis=1), counts - least.sum(axis=0)
-    # Where the sweeps have not converged they must not ask for more than there is.
+    # If the sweeps have not converged, they must still not ask for more than there is.
     extra *= _quotient(row_sums, extra.sum(axis=1)).clip(max=1)[:, None]
     extra *= _quotient(room, extra.sum(axis=0)).clip(max=1)
     return least + _rounded(extra.round(_DECIMALS), weights > 0, row_sums, room)
@@ -68,8 +70,9 @@ def maximum_entropy(
 ) -> NDArray[np.float64]:
     """Return the real-valued solution, [R, C]: max(least, u_r · weight_rc · v_c) with v_c ≤ 1.
 
-    Iterative proportional fitting: rows are scaled to their sum, then columns down to theirs. A
-    sweep is one Newton step per row and per column, as cells at their `least` do not scale.
+    It is found by iterative proportional fitting: rows are scaled to their sum, then columns are
+    scaled down to theirs. As cells at their `least` do not scale, a sweep is one Newton step for
+    each row and each column.
     """
     row_scale, column_scale = np.ones(len(weights)), np.ones(len(counts))
     for sweep in range(_SWEEPS):
@@ -92,7 +95,7 @@ def _fitted(
     sums: Counts,
     scale: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the scale of each row at which its free cells add up to the rest of its sum, [R]."""
+    """Return for each row the scale at which its free cells add up to the rest of its sum, [R]."""
     slope = np.where(free, weights, 0.0).sum(axis=1)
     target = sums - np.where(free, 0, least).sum(axis=1)
     # A row without free cells has nothing to scale, unless its scale was just too small.
@@ -114,8 +117,8 @@ def _rounded(
 ) -> Counts:
     """Return whole numbers near `extra`, [R, C]: rows sum exactly, columns to at most `room`.
 
-    The largest fractions are rounded up first. If a row's classes are full by then, another row
-    makes room.
+    The largest fractions are rounded up first. If all classes of a row are full when its turn
+    comes, another row makes room.
     """
     numbers = np.floor(extra).astype(np.int64)
     short, room = row_sums - numbers.sum(axis=1), room - numbers.sum(axis=0)
@@ -135,7 +138,7 @@ def _rounded(
 def _augment(numbers: Counts, allowed: NDArray[np.bool_], row: int, room: Counts) -> None:
     """Give the row one more sample by the shortest chain of exchanges between rows, in place.
 
-    The chain is an augmenting path to a class with room, by breadth-first search.
+    The chain is an augmenting path to a class with room, found by breadth-first search.
     """
     taker = np.full(len(room), -1)  # the row that would take one more of the class
     offered = np.full(len(numbers), -1)  # the class that the row would give in exchange
@@ -161,9 +164,9 @@ def _augment(numbers: Counts, allowed: NDArray[np.bool_], row: int, room: Counts
 def held_out_counts(counts: Counts, share: float, rng: Generator) -> Counts:
     """Return how many samples of each class to hold out, [C], for a share of all samples.
 
-    The total is rounded once, and the largest remainders get the rest, ties at random. (Rounding
-    each class alone could hold out nothing if there are many small classes.) At least one sample
-    of each class stays.
+    The total is rounded once. Classes with the largest remainders get the rest, and ties are broken
+    at random. Rounding each class alone could hold out nothing if there are many small classes. At
+    least one sample of each class stays.
     """
     exact = share * counts
     held_out: Counts = np.floor(exact + 1e-9).astype(np.int64)

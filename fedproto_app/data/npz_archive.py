@@ -19,8 +19,8 @@ from fedproto_app.data.files import require_room
 
 Array = NDArray[np.generic]  # numbers or texts of any type
 
-# numpy and zipfile raise these for damaged bytes, and RuntimeError if a file is encrypted or of a
-# later version.
+# numpy and zipfile raise these for damaged bytes. They raise RuntimeError if a file is encrypted or
+# has a later version.
 _FAULTS = (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error)
 
 
@@ -39,7 +39,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
 
 class Archive:
-    """An open archive. names: of its arrays. path: the file's name in messages."""
+    """An open archive. names: the names of its arrays. path: the file's name in messages."""
 
     def __init__(self, arrays: NpzFile, path: Path) -> None:
         self._arrays, self.path = arrays, path
@@ -74,8 +74,10 @@ class Archive:
             raise DataError(f"{self._where(name)} {fault}") from None
 
     def require_names(self, required: Sequence[str], optional: Sequence[str]) -> None:
-        """Raise `DataError` for an archive with a missing or an unexpected array, or with an
-        optional one of only one split, such as client_train without client_test."""
+        """Raise `DataError` if an array is missing or unexpected.
+
+        Optional arrays must be there for both splits or for neither, so not client_train alone.
+        """
         if missing := set(required) - set(self.names):
             names = ", ".join(self.names)
             raise DataError(f"{self.path}: no array {', '.join(sorted(missing))}; it has {names}")
@@ -89,10 +91,12 @@ class Archive:
             if split in ("train", "test") and not {f"{kind}_train", f"{kind}_test"} <= {
                 *self.names
             }:
-                raise DataError(f"{self.path}: {name} alone; both splits need it or none")
+                raise DataError(
+                    f"{self.path}: {name} is given for one split only; both need it, or none"
+                )
 
     def numbers(self, name: str, axes: int, expected: str) -> Array:
-        """Return an array of numbers with so many axes. expected: its shape in messages."""
+        """Return an array of numbers with this many axes. expected: its shape in messages."""
         numbers = self.array(name)
         if numbers.dtype.kind not in "iuf":
             raise DataError(f"{self._where(name)} holds {numbers.dtype}, not numbers")
@@ -101,7 +105,7 @@ class Archive:
         return numbers
 
     def column(self, name: str, kinds: str) -> Array:
-        """Return a 1-D array. kinds: allowed types, "iu" integers, "f" real numbers, "U" texts."""
+        """Return a 1-D array. kinds: letters of allowed types: iu integers, f reals, U texts."""
         values = self.array(name)
         if values.ndim != 1:
             raise DataError(f"{self._where(name)} has shape {values.shape}, expected 1-D")
@@ -112,8 +116,7 @@ class Archive:
         return values
 
     def column_of(self, name: str, kinds: str, count: int, items: str) -> Array | None:
-        """Return a `column` of `count` values, None if there is none. items: their name in
-        messages."""
+        """Return a `column` of `count` values, or None. items: what messages call the values."""
         if name not in self.names:
             return None
         values = self.column(name, kinds)
@@ -122,7 +125,7 @@ class Archive:
         return values
 
     def texts_of(self, name: str, count: int, items: str) -> NDArray[np.str_] | None:
-        """Return a `column_of` names, which may be integers in the file, as texts."""
+        """Return a `column_of` names as texts. In the file they may be integers."""
         values = self.column_of(name, "iuU", count, items)
         return None if values is None else values.astype(np.str_)
 

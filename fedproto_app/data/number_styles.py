@@ -1,7 +1,7 @@
 """Read numbers as people write them: 1100.5, 1,100.5 or 1.100,5.
 
-Which sign is the decimal sign is decided for a whole table. A cell such as 1,100 can be read both
-ways, so other cells must show what it means, or the setting ``data.decimal``.
+The decimal sign is decided for a whole table. A cell such as 1,100 can be read in two ways, so
+other cells or the setting ``data.decimal`` must show what it means.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PATTERNS = {"point": _pattern("point"), "comma": _pattern("comma")}
 
 
 def value_of(cell: str, style: Style = "plain") -> float | None:
-    """Return the number that a cell holds, None if it is none in this style."""
+    """Return the number that a cell holds, or None if it holds no number in this style."""
     cell = re.sub(_MINUS_LAST, r"-\1", cell)
     pattern = _PLAIN if style == "plain" else _PATTERNS[style]
     if not pattern.fullmatch(cell):
@@ -62,7 +62,7 @@ def is_number(cell: str) -> bool:
 
 
 def _texts(column: Series) -> Series:
-    """Return a column as texts without blanks around them, with each minus before its number."""
+    """Return a column as texts without blanks around them. Each minus is put before its number."""
     texts = column.astype(str).str.strip()
     has_last = texts.str.endswith("-").any()
     return texts.str.replace(_MINUS_LAST, r"-\1", regex=True) if has_last else texts
@@ -71,7 +71,7 @@ def _texts(column: Series) -> Series:
 def numbers_in(column: Series, style: Style) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the numbers of a column [T], NaN where missing, and which cells hold no number [T].
 
-    column: numbers, or texts with NaN where missing, or both. Infinite numbers pass.
+    column: numbers, texts or both, NaN where missing. Infinite numbers are accepted.
     """
     import pandas as pd
 
@@ -93,7 +93,7 @@ def numbers_in(column: Series, style: Style) -> tuple[NDArray[np.float64], NDArr
 
 
 def _have_type(column: Series) -> NDArray[np.bool_]:
-    """Return which cells of a column are numbers of a type, whatever the style of its texts [T]."""
+    """Return which cells of a column [T] are stored as numbers. A text is not, whatever it says."""
     if column.dtype != object:
         return np.zeros(len(column), dtype=np.bool_)
     kinds = [isinstance(cell, Real | Decimal) and not isinstance(cell, bool) for cell in column]
@@ -104,17 +104,18 @@ def _have_type(column: Series) -> NDArray[np.bool_]:
 class Evidence:
     """What the cells of a table show about their decimal sign.
 
-    cells: the first cell, with its row in messages, that can be read only with a decimal "point",
-    only with a "comma", or "both" ways with different results, or that has a comma between
-    "thousands" if the point is the decimal sign.
+    cells: the first cell of each kind, with the name of its row in messages. Cells of the kinds
+    "point" and "comma" can be read only with that decimal sign, cells of the kind "both" with
+    either, but not as the same number. Cells of the kind "thousands" have commas between thousands
+    if the decimal sign is the point.
     """
 
     cells: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, column: Series, row_of: Callable[[int], str]) -> None:
-        """Look at a column. row_of: the name of a row in messages, by its number in the index."""
+        """Look at a column. row_of: returns a row's name in messages from its index."""
         if column.dtype.kind in "iuf":
-            return  # a number of a file that knows types, not a text
+            return  # the file stores it as a number, not as text
         texts = _texts(column[~_have_type(column)].dropna())
         texts = texts[texts.str.contains(rf"[.,{_SPACES}]", regex=True).to_numpy(dtype=bool)]
         fits = {
@@ -134,13 +135,13 @@ class Evidence:
 
     @property
     def is_clear(self) -> bool:
-        """Whether some cell has only one reading, and none contradicts it."""
+        """Whether some cell can be read in only one way, and no other cell contradicts it."""
         return ("point" in self.cells) != ("comma" in self.cells)
 
     def style(self, where: str) -> tuple[Style, str]:
-        """Return how the numbers are written, and a note on it.
+        """Return how the numbers are written, and a note about it.
 
-        Raises `DataError` if cells contradict each other, or if all can be read both ways.
+        Raises `DataError` if cells contradict each other, or if all can be read in both ways.
         """
         if {"point", "comma"} <= set(self.cells):
             (first, row), (second, second_row) = self.cells["point"], self.cells["comma"]
@@ -162,13 +163,13 @@ class Evidence:
 
 
 def _note(cell: str, row: str, style: Style) -> str:
-    return f"{cell!r} in {row} is read as {value_of(cell, style):.15g}, and other numbers alike"
+    return f"{cell!r} in {row} is read as {value_of(cell, style):.15g}, and other numbers likewise"
 
 
 def style_of(
     columns: Iterable[Series], row_of: Callable[[int], str], where: str
 ) -> tuple[Style, str]:
-    """Return how the numbers in these columns of texts are written, and a note on it."""
+    """Return how the numbers in these columns of texts are written, and a note about it."""
     evidence = Evidence()
     for column in columns:
         evidence.add(column, row_of)

@@ -1,4 +1,4 @@
-"""Find the period of series in steps, from their clock or by autocorrelation."""
+"""Find the period of series in steps, from their clock or from their autocorrelation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fedproto_app.data.clock import DAY, WEEK, Clock
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
-# A lag with a weaker autocorrelation is not a period. In noise of T values the strongest reaches
-# about 3 / √T.
+# A lag with a weaker autocorrelation is not a period. In T values of noise, the strongest
+# autocorrelation is about 3 / √T.
 FAINTEST_PERIOD = 0.2
 NOISE_PEAK = 4.0
-# A shorter lag is preferred if it is nearly as strong as the strongest, as 24 is to 48 and 168.
+# A shorter lag is preferred if it is nearly as strong as the strongest, for instance 24 over 168.
 NEARLY = 0.75
 FEWEST_VALUES = 12
-# The ratio is 0.72 to 0.93 on electricity, milano and m4, where the day of the week as an input
-# lowers validation errors. It is 0.98 to 1.06 on wind and PM2.5, where the input raises them.
+# The ratio in `weeks_repeat` is 0.72 to 0.93 where the weekday as an input lowers validation errors
+# (electricity, milano, m4), and 0.98 to 1.06 where it raises them (wind, PM2.5).
 LIKE_A_WEEK_AGO = 0.95
 
 Vector = NDArray[np.float64]
@@ -39,7 +39,7 @@ def step_of(series: Sequence[ClientSeries]) -> Clock | None:
 
 
 def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
-    """Return the period in steps, and in words where it comes from.
+    """Return the period in steps, and a text that says where it comes from.
 
     The clock decides if its step divides a day, a week or a year. Otherwise the period is the most
     frequent result of `find_period`, or the default if no series has any.
@@ -62,11 +62,11 @@ def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
 
 
 def weeks_repeat(series: Sequence[ClientSeries], period: int) -> bool:
-    """Return whether values resemble those a week before, where a period is a day.
+    """Return whether values resemble those a week before. A period must be a day.
 
-    For each client, the mean squared difference of values seven days apart is divided by the mean
-    of that for six and for eight days. The median of the clients' ratios must be less than
-    `LIKE_A_WEEK_AGO`. Only the train parts are used.
+    For each client, the mean squared difference of values seven days apart is divided by the
+    average of this figure for six and for eight days. The median of the clients' ratios must be
+    less than `LIKE_A_WEEK_AGO`. Only the train parts are used.
     """
     share = DataSettings().train_share
     trained = [client.values[: int(len(client.values) * share)] for client in series]
@@ -79,19 +79,21 @@ def weeks_repeat(series: Sequence[ClientSeries], period: int) -> bool:
 
 
 def _difference(values: Vector, lag: int) -> float:
-    """Return the mean squared difference of values [T] that are `lag` steps apart, or NaN if no
-    pair is present."""
+    """Return the mean squared difference of values [T] that are `lag` steps apart.
+
+    Return NaN if no such pair is present.
+    """
     squares = np.square(values[lag:] - values[:-lag])
     squares = squares[np.isfinite(squares)]
     return float(squares.mean()) if squares.size else np.nan
 
 
 def find_period(values: Vector) -> int | None:
-    """Return the period in steps by autocorrelation, or None if no lag stands out.
+    """Return the period in steps according to the autocorrelation, or None if no lag stands out.
 
-    The strongest lag is looked for between the first negative autocorrelation and a third of the
-    series. A shorter lag that is nearly as strong is preferred, because every multiple of a period
-    is also a period. values: [T], NaN where missing.
+    The strongest lag is sought between the first negative autocorrelation and a third of the
+    series' length. A shorter lag that is nearly as strong is preferred, because every multiple of a
+    period is also a period. values: [T], NaN where missing.
     """
     present = np.isfinite(values)
     if present.sum() < FEWEST_VALUES or np.ptp(values[present]) == 0:
@@ -129,7 +131,7 @@ def _autocorrelation(values: Vector) -> Vector:
 
 
 def _sharpened(lag: int, correlation: Vector) -> int:
-    """Return the lag within 5% of this one whose multiples have the highest mean correlation.
+    """Return the lag, within 5% of this one, whose multiples have the highest mean correlation.
 
     Noise can shift the peak at one lag, but hardly the peaks at all of its multiples.
     """

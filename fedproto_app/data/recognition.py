@@ -23,16 +23,16 @@ _REMEDIES = {
     ".jsonl": " (write it with DataFrame.to_csv)",
     ".arff": " (the archive has the same data as .ts)",
 }
-# What a path without any sign is taken for, so that a reader can say what is wrong with it.
+# If nothing shows a path's format, it is taken for this, so that a reader reports what is wrong.
 _EMPTY_FOLDER = Reading("csv-folder", is_guess=True)
 
 
 def reading_of(path: Path, answers: Answers | None = None) -> Reading:
     """Return the settings that read this path.
 
-    answers: settings that the person has made, by dotted keys. A damaged file is not reported here,
-    because its reader names the fault. Raises `DataError` if no format fits such a path, and for a
-    table that can be read in several ways, with the setting that decides.
+    answers: settings that the person has made, with dotted keys. A damaged file is not reported
+    here, because its reader will name the fault. Raises `DataError` if no format fits the path. If
+    a table can be read in several ways, the `DataError` names the setting that decides.
     """
     candidate, formats = Candidate(path), all_formats().values()
     best = max(formats, key=lambda form: form.fit(candidate))
@@ -40,7 +40,7 @@ def reading_of(path: Path, answers: Answers | None = None) -> Reading:
         answers = answers or {}
         reading = best.read(candidate, answers)
         if reading.form == "wide" and answers.get("data.known"):
-            # Beside columns that are clients, all of them share those known in advance.
+            # If columns are clients, all clients share the columns known in advance.
             covariates = {"data.covariates": str(answers.get("data.covariates") or path)}
             reading = replace(reading, settings={**reading.settings, **covariates})
         return reading
@@ -54,7 +54,7 @@ def reading_of(path: Path, answers: Answers | None = None) -> Reading:
 
 
 def advice(data: DataSettings) -> str:
-    """Return a hint at settings that may read the path, "" if none do or they are set already."""
+    """Suggest settings that may read the path. Return "" if there are none, or if they are set."""
     answers = {"data.columns": data.columns} if data.columns else {}
     try:
         reading = reading_of(Path(data.path), answers)

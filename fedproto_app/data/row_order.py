@@ -31,27 +31,27 @@ _HOUR = np.timedelta64(1, "h")
 # Clocks go back on a Sunday night in these months: April in the south, the others in the north.
 _MONTHS_BACK = (4, 9, 10, 11)
 _SUNDAY = 6
-_LAST_HOUR_BACK = 3  # the latest hour of the day that comes twice
-# The steps, in seconds, at which loggers usually write.
+_LAST_HOUR_BACK = 3  # the latest hour of the day that can occur twice
+# The usual steps of loggers, in seconds.
 _ROUND_STEPS = np.array(
     [1, 2, 5, 10, 15, 20, 30, *(60 * n for n in (1, 2, 5, 10, 12, 15, 20, 30))]
     + [3600 * n for n in (1, 2, 3, 4, 6, 8, 12, 24)]
 )
-_LARGEST_JITTER = 0.05  # of a step; times farther from the step are refused
+_LARGEST_JITTER = 0.05  # as a share of a step; times farther off are refused
 
 
 def row_number(place: int) -> str:
-    """Return the name of a row in messages, by its place in the file."""
+    """Return the name in messages of the row at this place in the file."""
     return f"row {place + 1}"
 
 
 @dataclass(frozen=True)
 class FileRows:
-    """The rows of a client, or of several clients in one table, in the order of the file.
+    """The rows of one client, or of several clients in one table, in the order of the file.
 
     stamps: the times [T], or None if the file has none. values: [T, N + k], a column for each
     client, then k columns known in advance. clients: the names of the N clients. where: the name of
-    the file in messages. row: returns the name of a row in messages for its place in the file.
+    the file in messages. row: returns the name of a row in messages from its place in the file.
     places: the place of each row in the file, [T], by default 0 to T − 1. notes: what a person
     should know of how the file was read.
     """
@@ -70,8 +70,8 @@ class TimedRows:
     """Rows sorted by time.
 
     stamps: [T]. values: [T, N + k]. places: the place of each row in the file, [T]. notes: what a
-    person should know of how they were sorted. counts: further notes, with the number of rows to
-    which each applies. `with_counts` adds these numbers over all clients.
+    person should know of how the rows were sorted. counts: further notes, each with the number of
+    rows to which it applies. `with_counts` adds up these numbers over all clients.
     """
 
     stamps: Stamps
@@ -82,7 +82,7 @@ class TimedRows:
 
 
 def with_counts(rows: Sequence[TimedRows]) -> list[TimedRows]:
-    """Return the rows of all clients, with the total of each count over the clients as a note."""
+    """Return the rows of all clients. For each count, a note gives its total over clients."""
     counts: Counter[str] = Counter()
     for of_client in rows:
         counts.update(of_client.counts)
@@ -101,15 +101,15 @@ class TimeTwice(DataError):
 def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> TimedRows:
     """Return the rows sorted by time, with each time once. The rows must have times.
 
-    zone: the zone of local times, such as Europe/Berlin, or "". repeated: what is done with rows
-    that have the same time and different values.
+    zone: the zone of local times, such as Europe/Berlin, or "". repeated: what to do with rows that
+    have the same time and different values.
 
     Raises `TimeTwice` for such rows if `repeated` refuses them. Raises `DataError` for a missing
-    time, an unknown zone, a local time that the zone skips, and one that it has twice if the order
-    of the rows does not show which is meant.
+    time, for an unknown zone, for a local time that the zone skips, and for a local time that
+    occurs twice if the order of the rows does not show which one is meant.
     """
     stamps, values, where, row = rows.stamps, rows.values, rows.where, rows.row
-    assert stamps is not None  # rows that are counted are in order
+    assert stamps is not None  # rows without times are in order already
     in_file = np.arange(len(stamps.times)) if rows.places is None else rows.places
     if (missing := np.isnat(stamps.times)).any():
         raise DataError(f"{where}: {row(int(in_file[missing.argmax()]))} has no time")
@@ -131,7 +131,7 @@ def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> T
         note = (
             f"the hour from {nights[0].item():%Y-%m-%d %H:%M} comes twice, as clocks went back"
             f"{f', and so on {len(nights) - 1} other nights' if len(nights) > 1 else ''}: its "
-            "values are averaged (data.time-zone keeps both)"
+            "values are averaged (set data.time-zone to keep both)"
         )
         firsts = np.cumsum(counts) - counts
         means = _of_groups(ordered.values, counts, "mean")
@@ -152,10 +152,10 @@ def _each_time_once(
     row: RowName,
     repeated: Repeated,
 ) -> TimedRows:
-    """Return one row for each time. Missing values take the value of another row of that time.
+    """Return one row for each time. A missing value is taken from another row of the same time.
 
-    counts: the number of rows of each time, in the order of time. repeated: which value is taken
-    where values differ. Raises `TimeTwice` if it is "refuse".
+    counts: the number of rows for each time, in the order of time. repeated: which value to take if
+    values differ. If it is "refuse", raises `TimeTwice`.
     """
     firsts = np.cumsum(counts) - counts
     lowest = np.fmin.reduceat(rows.values, firsts)
@@ -182,7 +182,7 @@ def _each_time_once(
     further_counts = {
         "rows left out that repeat the time and values of another": int((counts - 1).sum())
         - contradicting,
-        f"rows with the time of another and other values, whose {repeated} is taken": contradicting,
+        f"rows with equal times but different values, whose {repeated} is taken": contradicting,
     }
     return TimedRows(
         replace(rows.stamps, times=rows.stamps.times[firsts]),
@@ -196,8 +196,8 @@ def _each_time_once(
 def _rounded(rows: TimedRows) -> TimedRows:
     """Return the rows with times rounded to whole steps since 1970, if all are close to such steps.
 
-    Rows farther from a step are left out if they hold no value. If one of them holds a value,
-    nothing is rounded, and the clock later refuses the irregular times.
+    A row farther from a step is left out if it holds no value. If such a row holds a value, no time
+    is rounded, and the clock later refuses the irregular times.
     """
     times = rows.stamps.times
     distances = np.diff(times)
@@ -211,7 +211,7 @@ def _rounded(rows: TimedRows) -> TimedRows:
     if abs(seconds - usual) > _LARGEST_JITTER * seconds:
         return rows
     since_first = distances[:1] if is_regular else times - times[0]
-    if not (since_first % step).astype(np.int64).any():  # regular, if not since midnight
+    if not (since_first % step).astype(np.int64).any():  # regular, only not from midnight on
         return rows
     late = (times - np.datetime64(0, "us") + step // 2) % step - step // 2
     stray = np.abs(late) > _LARGEST_JITTER * step
@@ -227,12 +227,12 @@ def _rounded(rows: TimedRows) -> TimedRows:
         rows.values[is_near],
         rows.places[is_near],
         notes,
-        {f"times a little off the step of {step.item()} that are rounded to it": rounded},
+        {f"times a little off the step of {step.item()}, rounded to it": rounded},
     )
 
 
 def _of_groups(values: Matrix, counts: NDArray[np.intp], take: Literal["mean", "last"]) -> Matrix:
-    """Return the mean or the last value that is present in each group of rows.
+    """Return for each group of rows the mean, or the last, of the values that are present.
 
     counts: the number of rows in each group.
     """
@@ -243,11 +243,11 @@ def _of_groups(values: Matrix, counts: NDArray[np.intp], take: Literal["mean", "
 
 
 def _hours_twice(unique: Times, counts: NDArray[np.intp]) -> Times | None:
-    """Return when the hours begin that come twice because clocks went back.
+    """Return the beginnings of the hours that occur twice because clocks went back.
 
-    Return None if repeated times have another cause. When clocks go back, every time of one hour on
-    a Sunday night comes twice, and no other time does. unique: increasing times. counts: how often
-    each of them comes.
+    When clocks go back, every time in one hour of a Sunday night occurs twice, and no other time
+    does. Return None if repeated times have another cause. unique: increasing times. counts: how
+    often each of them occurs.
     """
     step = sampling_step(unique)
     if step is None or step > _HOUR or counts.max() > 2:
@@ -297,7 +297,7 @@ def _in_utc(stamps: Stamps, zone: str, where: object, row: RowName) -> Stamps:
             "forward; leave data.time-zone out if times are of another zone"
         )
     if (twice := np.asarray(times != winter)).any():
-        try:  # by their order, the rows before the step back are of summer time
+        try:  # the order of rows shows which are in summer time
             times = local[direction].tz_localize(zone, ambiguous="infer")
             are_in_order = times.is_monotonic_increasing
         except Exception:  # ValueError in pandas 3, an error of pytz in pandas 2

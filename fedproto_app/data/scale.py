@@ -1,4 +1,4 @@
-"""The standard scale of a client's series, and what a kept model needs of it to forecast later."""
+"""The standard scale of a client's series, and what a kept model needs to forecast later."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 Numbers = TypeVar("Numbers", float, Vector, "Tensor")
 
-_FEWEST_CHANGES = 0.05  # of all pairs a period apart, for a divisor of MASE
+_FEWEST_CHANGES = 0.05  # for MASE, at least this share of pairs a period apart must differ
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The scale of a client's original series, by its train part, in the data's units.
+    """The scale of a client's original series, computed from its train part.
 
-    Errors and intervals are on this scale, whatever is taken off the series before it is forecast.
+    Errors and intervals are on this scale, whatever is subtracted from the series before it is
+    forecast.
 
-    mean, std: the standard scale has mean 0 and deviation 1 over the train part.
+    mean, std: those of the train part, in the data's units. On the standard scale they are 0 and 1.
     seasonal_difference: the divisor of MASE, see `seasonal_difference`. is_negative: whether any
     value up to the last train target is below 0.
     """
@@ -42,31 +43,31 @@ class Scale:
         """Return the scale of a series.
 
         trained: [n], the values of the train part. earlier: [m], all values up to the last train
-        target, including values older than a limited history, so that errors of runs with different
-        histories have one measure. period: in steps.
+        target. They include values older than a limited history, so that errors of runs with
+        different histories are measured alike. period: in steps.
         """
         deviation = float(np.nanstd(trained))
         return cls(
             mean=float(np.nanmean(trained)),
-            std=deviation if deviation > _rounding(trained) else 1.0,  # else constant
+            std=deviation if deviation > _rounding(trained) else 1.0,  # else the series is constant
             seasonal_difference=seasonal_difference(earlier, period),
             is_negative=bool((earlier < 0).any()),
         )
 
     def standardised(self, values: Numbers) -> Numbers:
-        """Return values in the data's units on the standard scale."""
+        """Convert values from the data's units to the standard scale."""
         return (values - self.mean) / self.std
 
     def original(self, values: Numbers) -> Numbers:
-        """Return values on the standard scale in the data's units."""
+        """Convert values from the standard scale to the data's units."""
         return values * self.std + self.mean
 
     def original_size(self, sizes: Numbers) -> Numbers:
-        """Return sizes, such as errors and widths, on the standard scale in the data's units."""
+        """Convert sizes, such as errors and widths, from the standard scale to the data's units."""
         return sizes * self.std
 
     def floor(self, values: Vector) -> float:
-        """Return the least possible value after these values [n], in their units.
+        """Return the least possible value after these values [n], in the same units.
 
         It is 0 if neither the train part nor these values are ever negative, else -inf.
         """
@@ -75,9 +76,9 @@ class Scale:
 
 @dataclass(frozen=True)
 class TrainedSeries:
-    """What a kept model needs of the series that it was trained on, beside its tensors.
+    """What a kept model, besides its tensors, must know of the series that it was trained on.
 
-    end: the position after the last value. clock: of this position, None without one.
+    end: the position after the last value. clock: the clock of the positions, or None.
     """
 
     scale: Scale
@@ -85,7 +86,7 @@ class TrainedSeries:
     clock: Clock | None = None
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers that `read` reads, by name."""
+        """Return this as numbers by name, which `read` reads."""
         numbers = {**asdict(self.scale), "end": self.end}
         if self.clock is not None:
             numbers |= {f"clock-{n}": number for n, number in enumerate(self.clock.numbers())}
@@ -93,7 +94,7 @@ class TrainedSeries:
 
     @classmethod
     def read(cls, numbers: Mapping[str, float], client: str) -> TrainedSeries:
-        """Read what `numbers` returned. If a number is missing, `DataError` names the client."""
+        """Read what `numbers` returned. If a number is missing, a `DataError` names the client."""
         try:
             scale = Scale(
                 numbers["mean"],
@@ -109,11 +110,11 @@ class TrainedSeries:
 
 
 def seasonal_difference(values: Vector, period: int) -> float:
-    """Return the mean |y_t − y_{t−p}| over the values [T] if both are present.
+    """Return the mean of |y_t − y_{t−p}| over the pairs of values [T] that are both present.
 
-    MASE divides by it (Hyndman and Koehler 2006): it is the mean error of the seasonal naive
-    forecast. It is 0 if fewer than one pair in 20 differs by more than rounding: a series that
-    hardly ever changes would have a divisor near 0 and a MASE without meaning.
+    This is the mean error of the seasonal naive forecast, by which MASE divides (Hyndman and
+    Koehler 2006). It is 0 if fewer than one pair in 20 differs by more than rounding. Otherwise the
+    divisor of a series that hardly ever changes would be near 0 and its MASE meaningless.
     """
     differences = np.abs(values[period:] - values[:-period])
     differences = differences[np.isfinite(differences)]
@@ -124,5 +125,5 @@ def seasonal_difference(values: Vector, period: int) -> float:
 
 
 def _rounding(values: Vector) -> float:
-    """Return the largest difference of values such as these that may be a rounding error."""
+    """Return the largest difference between such values that may be a rounding error."""
     return 1e-9 * float(np.nanmax(np.abs(values)))

@@ -1,4 +1,4 @@
-"""The result of every source of series: one client's series on the source's clock."""
+"""The series of one client on the source's clock. Every source of series returns such objects."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from fedproto_app.settings import DataSettings
 class ColumnNames:
     """The names of a table's columns, "" for those that it lacks, and how its text is written.
 
-    values, clients: of a long table. In a wide table every client is a column of its name.
-    delimiter: between cells. decimal: the sign in numbers.
+    values, clients: only for a long table. In a wide table, each client is a column with its name.
+    delimiter: the sign between cells. decimal: the decimal sign in numbers.
     """
 
     times: str = ""
@@ -46,13 +46,13 @@ class ClientSeries:
     start: position of ``values[0]`` on the source's clock, in steps. Equal positions of
         two clients are the same time, and positions that are equal modulo the period have the same
         phase (hour of the day). This aligns the rows of prototypes across clients.
-    clock: the meaning of positions, None if the source has no times.
+    clock: the times of the positions, None if the source has no times.
     known: [T', k] float64 with T' ≥ T, the columns known in advance, such as a weather forecast.
-        Row t is of the time of ``values[t]``, and rows after the last value are of the times to
-        be forecast. NaN where a value is missing.
-    columns: the names of these columns, k of them.
-    table: the columns of the table that the series comes from, None if it is no such table.
-    group: the client's true group if the source knows it (synthetic data), else "".
+        Row t belongs to the time of ``values[t]``, and rows after the last value belong to the
+        times to be forecast. NaN where a value is missing.
+    columns: the k names of these columns.
+    table: the columns of the table from which the series comes, None if it comes from no table.
+    group: the client's true group if the source knows it, as for synthetic data, else "".
     notes: what a person should know of how the source was read, such as rows that were sorted.
     """
 
@@ -73,7 +73,7 @@ class ClientSeries:
 
     @property
     def future(self) -> Matrix:
-        """The known columns after the last value, up to the first row that lacks one, [F, k]."""
+        """The known columns after the last value, [F, k], up to the first incomplete row."""
         rows = self.known[len(self.values) :]
         lacks = np.isnan(rows).any(axis=1)
         return rows[: int(lacks.argmax()) if lacks.any() else None]
@@ -84,18 +84,20 @@ class ClientSeries:
         return str(position) if self.clock is None else self.clock.time(position)
 
     def part(self, first: int, end: int | None = None) -> ClientSeries:
-        """Return the series with the values from number `first` up to `end` alone.
+        """Return the series with only the values from number `first` up to `end`.
 
-        end: None or more than there are: up to the last value. The known columns begin with the
-        first value, but they are not cut at the end, because a weather forecast for tomorrow is
-        known today however many values are left out.
+        If end is None or larger than the number of values, the part goes up to the last value. The
+        known columns begin with the first value. They are not cut at the end, because a weather
+        forecast for tomorrow is known today, however many values are left out.
         """
         values = self.values[first : None if end is None else max(first, end)]
         return replace(self, values=values, known=self.known[first:], start=self.start + first)
 
     def with_future(self, future: Matrix) -> ClientSeries:
-        """Return the series with only these rows [n, k] of the known columns after its last
-        value."""
+        """Return the series with these rows [n, k] as its known columns after the last value.
+
+        They replace any others there.
+        """
         past = self.known[: len(self.values)]
         return replace(self, known=np.concatenate([past, future]))
 
@@ -109,10 +111,10 @@ def series_of(
 ) -> Iterator[ClientSeries]:
     """Yield the clients of these rows on the regular grid of their common clock.
 
-    sources: either all have times, or none has, and then all clients start at 0. table: the columns
-    of the table that they are from. known: the names of the last columns of values. usual: the
-    clock of times that show none. A usual clock of the calendar is also the clock of other times,
-    and rows on days without a step are left out.
+    sources: either all have times or none has. Without times, all clients start at 0. table: the
+    columns of the table from which they come. known: the names of the last columns of values.
+    usual: the clock to use if the times show none. If it is a clock of the calendar, it is used in
+    any case, and rows on days without a step are left out.
 
     Raises `DataError` for times that cannot be put in order or that do not fit the clock.
     """
@@ -135,7 +137,7 @@ def series_of(
 def _on_one_clock(
     sources: Sequence[FileRows], settings: DataSettings, usual: Clock | None
 ) -> Iterator[tuple[Matrix, int, Clock | None, tuple[str, ...]]]:
-    """Yield the values of each source on the grid, their start, their clock and the notes."""
+    """Yield for each source its values on the grid, their start, their clock and the notes."""
     may_lack_rows = settings.missing == "zero"
     zone, repeated = settings.time_zone, settings.repeated
     ordered = with_counts([in_order(source, zone, repeated) for source in sources])
@@ -159,17 +161,17 @@ def _on_one_clock(
 
 
 def _on_days_of(clock: Clock, rows: TimedRows) -> TimedRows:
-    """Return the rows without those on weekdays that have no step, with a note."""
+    """Leave out the rows on weekdays that have no step, and add a note about it."""
     has_step = np.is_busday(rows.stamps.times.astype("datetime64[D]"), weekmask=clock.week)
     if clock.months or has_step.all():
         return rows
-    note = f"rows on other days than the series' are left out: {clock.words}"
+    note = f"rows on days without a step are left out: {clock.words}"
     stamps = replace(rows.stamps, times=rows.stamps.times[has_step])
     return TimedRows(stamps, rows.values[has_step], rows.places[has_step], (*rows.notes, note))
 
 
 def _require_step(times: Times, clock: Clock | None, where: object) -> None:
-    """Raise `DataError` for a client with another step, before its rows look irregular."""
+    """Raise `DataError` if a client's step differs. Else its rows would be called irregular."""
     step = sampling_step(times)
     if step is None or clock is None or clock.is_of_calendar:
         return
@@ -181,7 +183,7 @@ def _require_step(times: Times, clock: Clock | None, where: object) -> None:
 
 
 def notes_of(clients: Sequence[ClientSeries]) -> list[str]:
-    """Return what a person should know of how the source was read, a line each."""
+    """Return notes on how the source was read that a person should know, one per line."""
     names: dict[str, list[str]] = {}
     for client in clients:
         for note in client.notes:

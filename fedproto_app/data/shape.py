@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DataShape:
-    """The input and the label space, which every node must share.
+    """The form of the inputs and the labels, which must be the same at every node.
 
-    inputs: the shape of one sample if the data determine it, (channels, height, width) of an
-        image, or () if the settings do, as for the windows of a series.
-    classes: the classes' names in the order of the labels, () without classes.
-    known: the names of a series' columns known in advance.
-    step: the step of series in words, "" for series without times.
+    inputs: the shape of one sample if the data determine it, such as (channels, height, width) of
+        an image. It is () if the settings determine it, as for the windows of a series.
+    classes: the names of the classes in the order of the labels, () if there are none.
+    known: the names of the columns known in advance, for series.
+    step: the step of the series in words, "" for series without times.
     """
 
     inputs: tuple[int, ...] = ()

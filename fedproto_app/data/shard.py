@@ -14,9 +14,9 @@ from fedproto_app.data.shape import DataShape
 class ClientData(Protocol):
     """One client's data at its node.
 
-    train_samples: over all stages. group: the group if the source knows it, else "".
-    missing_share: of the values. class_counts: train samples, a row per stage and a column per
-    class, empty without classes. note: a remark on the data for a person, or "".
+    train_samples: how many there are in all stages. group: the client's group if known, else "".
+    missing_share: the share of missing values. class_counts: numbers of train samples, with a row
+    per stage and a column per class, or () without classes. note: a remark for a person, or "".
     """
 
     @property
@@ -37,8 +37,8 @@ class ClientData(Protocol):
 class Shard:
     """The clients of a node, by name.
 
-    refused: the reason for each client that cannot take part. derived: clients with other samples,
-    which a first phase of a run makes of these, by a digest of the data that it received.
+    refused: why clients cannot take part, by name. derived: the clients, with other samples, that a
+    first phase of a run makes from these. The key is a digest of the data that the phase received.
     """
 
     clients: Mapping[str, ClientData]
@@ -56,9 +56,9 @@ class Shard:
 
 
 def groups_in(path: str) -> dict[str, str]:
-    """Return the group of each client in a CSV file with a column of clients and one of groups.
+    """Return each client's group from a CSV file with a column of clients and one of groups.
 
-    A header is a client that nobody has. Raises `DataError` if it cannot be read.
+    A header is read as a client that nobody has. Raises `DataError` if the file cannot be read.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:

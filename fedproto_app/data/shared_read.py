@@ -1,6 +1,6 @@
-"""Read a source once for all nodes of a simulation that share a process, or are forked from one.
+"""Read a source once for all nodes of a simulation, in one process or in processes forked from it.
 
-A deployed node reads only its own data, which are then freed.
+A deployed node reads only its own data, and then frees them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fedproto_app.settings import DataSettings
 
 Content = TypeVar("Content")
 
-_newest: list[tuple[object, object]] = []  # what was read, and its content; at most one
+_newest: list[tuple[object, object]] = []  # at most one pair: what was read, and its content
 
 
 def read_once(
@@ -21,9 +21,9 @@ def read_once(
 ) -> Content:
     """Return what `read(settings, *further)` returns, from memory if this process read it before.
 
-    A file that has changed since is read again. In a folder only the files directly in it are
-    checked. keep: whether the content stays in memory for the next call, instead of the previous
-    content. The caller must not change it.
+    A file that has changed since is read again. In a folder, only the files directly in it are
+    checked for changes. keep: whether to keep the content in memory for the next call, in place of
+    the previous content. The caller must not change the content.
     """
     key = (read, settings, further, _stamps(settings.path), _stamps(settings.covariates))
     if _newest and _newest[0][0] == key:
@@ -35,7 +35,7 @@ def read_once(
 
 
 def forget() -> None:
-    """Free what was read, before a run that must see what the user's functions return now."""
+    """Free what was read, so that the next run calls the user's functions again."""
     _newest.clear()
 
 
@@ -48,6 +48,6 @@ def _stamps(path: str) -> tuple[tuple[str, int, int], ...]:
         if os.path.isdir(path):
             paths += sorted(entry.path for entry in os.scandir(path))
         stats = [(name, os.stat(name)) for name in paths]
-    except OSError:  # whoever reads it says why
+    except OSError:  # reading the file will report why
         return ()
     return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

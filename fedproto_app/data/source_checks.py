@@ -1,4 +1,4 @@
-"""Check the settings that choose a source, its clients and its columns, and what a source gives."""
+"""Check the settings that choose a source, its clients and columns, and what the source returns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def chosen(
 ) -> list[T]:
     """Return the first ``data.max-clients`` of the chosen clients, in the source's order.
 
-    where: the source's name in messages. Raises `DataError` for a client that the source lacks.
+    where: the source's name in messages. Raises `DataError` if the source lacks a chosen client.
     """
     chosen_names = settings.choice.clients
     if chosen_names:
@@ -43,7 +43,7 @@ def chosen(
 
 
 def require_meaning(settings: DataSettings) -> None:
-    """Raise `SettingsError` for a key that the source ignores, so nobody believes it has effect."""
+    """Raise `SettingsError` if a key is set that the source ignores."""
     sources = all_sources()
     if (source := sources.get(settings.source)) is None:  # a user's function may read all keys
         return
@@ -62,7 +62,7 @@ def require_meaning(settings: DataSettings) -> None:
 def require_available(
     names: Iterable[str], available: Sequence[str], key: str, noun: str, where: str
 ) -> None:
-    """Raise `DataError` if ``data.<key>`` names something unavailable."""
+    """Raise `DataError` if ``data.<key>`` names something that is not available."""
     for name in names:
         if name not in available:
             more = f", … ({len(available)} in all)" if len(available) > _SHOWN_NAMES else ""
@@ -86,8 +86,8 @@ def require_known(settings: DataSettings, sources: Iterable[str]) -> None:
 def loaded_from(settings: DataSettings, holds: str) -> tuple[object, str]:
     """Return what the loader of ``data.source`` returns, and the source's name in messages.
 
-    holds: the kind of data that is needed. Raises `DataError` for an unknown source, for a
-    ``data.path`` that it does not read, and for what its loader finds wrong.
+    holds: the kind of data that is needed. Raises `DataError` if the source is unknown or cannot
+    read ``data.path``, or if its loader finds a fault.
     """
     name = settings.source
     if holds != "series":
@@ -106,8 +106,8 @@ def loaded_from(settings: DataSettings, holds: str) -> tuple[object, str]:
     if settings.path:
         with_path = [reader.name for reader in sources.values() if reader.path != "no path"]
         raise DataError(
-            f"data.path = {settings.path!r}: source {name} reads no path; set data.source to one "
-            f"that does: {', '.join(with_path)}"
+            f"data.path = {settings.path!r}: source {name} reads no path; set data.source to a "
+            f"source that does: {', '.join(with_path)}"
         )
     return source.load(settings), name
 
@@ -129,8 +129,8 @@ def _require_path(settings: DataSettings, expected_kind: PathKind) -> None:
 def users_function(source: str) -> Callable[[DataSettings], object]:
     """Return the user's function named ``package.module:factory``.
 
-    What it raises, also while its series are taken one by one, becomes a `DataError` that names the
-    line of the user's file.
+    If it raises an exception, even later while it yields series one by one, this becomes a
+    `DataError` that names the line of the user's file.
     """
     function = named_function("data.source", source, DataError)
 
@@ -149,7 +149,7 @@ def _one_by_one(loaded: Iterator[object], source: str) -> Iterator[object]:
 
 @contextmanager
 def _one_line(source: str) -> Iterator[None]:
-    """Turn an error of the user's function into one line that names the user's line."""
+    """Turn an error of the user's function into one line of text that names the user's line."""
     try:
         yield
     except (FedProtoError, MemoryError):
@@ -194,8 +194,8 @@ def listed_classes(
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the classes in the order of ``data.classes``, and the new label of each class, [C].
 
-    Without that setting the source's order stays. The setting may list classes that this source
-    lacks, as a node may hold only some of the federation's classes.
+    If it is not set, the source's order stays. The setting may list classes that this source lacks,
+    because a node may hold only some of the federation's classes.
     """
     if not settings.classes:
         return classes, np.arange(len(classes))

@@ -1,6 +1,6 @@
-"""Series of any source: checked and trimmed, the first clients and steps.
+"""Load the series of any source, check and trim them, and limit their number and length.
 
-A loader yields clients as its format gives them. Work that all sources need is done here.
+A loader yields clients as they are in its format. This module does what all sources need.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from fedproto_app.settings.choice import text_of
 def load_series(settings: DataSettings) -> list[ClientSeries]:
     """Return all clients of the source, in the source's order.
 
-    A client that is too short, constant or without any value is loaded too (its values may be
-    empty), so that one bad client does not stop the others. Raises `DataError` naming the file or
-    source, and the client or column, if something cannot be read.
+    A client that is too short, constant or without any value is loaded too, so that one bad client
+    does not stop the others. Its values may be empty. If something cannot be read, raises a
+    `DataError` that names the file or source, and the client or column.
     """
     clients, steps = _checked_clients(settings), settings.max_steps
     source = all_sources().get(settings.source)
     if source is not None and source.form in ("long", "folder"):
-        # Each client has its own range of dates, so the steps count from its own start.
+        # Each client has its own range of dates, so its steps are counted from its own start.
         cut = [trimmed(series.part(0, steps or None)) for series in clients]
     else:
         cut = _first_steps([trimmed(series) for series in clients], steps)
@@ -44,9 +44,9 @@ def load_series(settings: DataSettings) -> list[ClientSeries]:
 def load_histories(
     settings: DataSettings, steps: int | None = None, future: KnownTable | None = None
 ) -> list[ClientSeries]:
-    """Return the clients as `load_series` does, but keep gaps at the end, see `histories_of`.
+    """Return the clients as `load_series` does, but keep gaps at the end (see `histories_of`).
 
-    steps: how far ahead they are to be forecast, by default the horizon. future: as for
+    steps: how many steps ahead they are to be forecast, by default the horizon. future: as in
     `with_known_columns`.
     """
     ahead = settings.horizon if steps is None else steps
@@ -56,9 +56,8 @@ def load_histories(
 def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
     """Return the series from their first value to the end of the source, where forecasts begin.
 
-    A source ends with its last row, which is the same for all columns of a table. A long table ends
-    with the newest value of any client. Rows without a value after it are to be forecast, for
-    instance where the table has only the weather of the next days.
+    A source ends with its last row, but a long table ends with the newest value of any client. The
+    later rows are steps to be forecast. They may hold only the weather of the next days.
     """
     histories = [from_first_value(client) for client in clients]
     if not all(client.table and client.table.clients for client in histories):
@@ -68,7 +67,7 @@ def histories_of(clients: Sequence[ClientSeries]) -> list[ClientSeries]:
 
 
 def columns_beside(settings: DataSettings, names: Sequence[str]) -> list[Beside]:
-    """Return which of the source's columns could serve as known in advance, or why not."""
+    """Return for each of these columns whether it could be known in advance, and why not."""
     if not names:
         return []
     try:
@@ -84,7 +83,7 @@ def columns_beside(settings: DataSettings, names: Sequence[str]) -> list[Beside]
 def _checked_clients(
     settings: DataSettings, steps: int = 0, future: KnownTable | None = None
 ) -> list[ClientSeries]:
-    """Return the source's clients, checked. An error hints at settings that may read the file."""
+    """Return the source's clients, checked. An error suggests settings that may read the file."""
     try:
         clients, where = _read(settings)
     except DataError as error:
@@ -102,9 +101,9 @@ def _read(settings: DataSettings) -> tuple[list[ClientSeries], str]:
 
 
 def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[ClientSeries]:
-    """Return the clients that a loader gave, those that are set, with checked names and values.
+    """Return those of a loader's clients that the settings choose, with checked names and values.
 
-    where: the source's name in messages. Raises `DataError` naming the client.
+    where: the source's name in messages. An error is a `DataError` that names the client.
     """
     if not isinstance(loaded, Iterable):
         raise DataError(
@@ -121,7 +120,7 @@ def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[
         raise DataError(f"{where}: no client in it")
     series_of_clients = list(clients.values())
     if settings.known or settings.covariates or any(c.columns for c in series_of_clients):
-        # Rows after the newest value of any client are the future, and no missing values.
+        # Rows after the newest value of any client are the future, not missing values.
         up_to_last = [trimmed(client) for client in series_of_clients]
         ends = [client.end for client in up_to_last if client.values.size]
         series_of_clients = [
@@ -131,8 +130,10 @@ def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[
 
 
 def _with_zeros(clients: list[ClientSeries]) -> list[ClientSeries]:
-    """Return the series with 0 for what is missing, from each client's first value to the last time
-    of all clients."""
+    """Return the series with 0 in place of missing values.
+
+    Each goes from its own first value to the last time of any client.
+    """
     end = max(client.end for client in clients)
     from_first = [from_first_value(client) for client in clients]
     require_room(8 * sum(end - client.start for client in from_first if client.values.size), "data")
@@ -140,7 +141,7 @@ def _with_zeros(clients: list[ClientSeries]) -> list[ClientSeries]:
 
 
 def _padded(series: ClientSeries, end: int) -> ClientSeries:
-    """Return the series up to a position on the clock, with 0 for what is missing."""
+    """Return the series up to a position on the clock, with 0 in place of missing values."""
     more = end - series.end if series.values.size else 0
     values = np.pad(np.nan_to_num(series.values, nan=0.0), (0, more))
     unknown = max(0, len(values) - len(series.known))
@@ -211,7 +212,7 @@ def _up_to_window(series: ClientSeries, settings: DataSettings) -> ClientSeries:
 
 
 def _first_steps(clients: list[ClientSeries], steps: int) -> list[ClientSeries]:
-    """Return the series cut after `steps` steps of the source's clock (0 = all)."""
+    """Return the series cut after `steps` steps of the source's clock, or whole if that is 0."""
     starts = [series.start for series in clients if series.values.size]
     if steps == 0 or not starts:
         return clients

@@ -1,7 +1,7 @@
 """A table of named columns: its numbers, texts and times, from a file of any format.
 
-A file gives the table in blocks of rows, whose numbers are put into one matrix, so it is never
-held as text and as numbers at once.
+A file is read in blocks of rows, whose numbers are put into one matrix. So the table is never held
+as text and as numbers at the same time.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ from fedproto_app.settings.choice import Choice, Decimal, KnownColumn, TimeUnit
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-INDEX = "__index_level_0__"  # pandas' name in Parquet files for an index without a name
+INDEX = "__index_level_0__"  # pandas' name for an index without a name in Parquet files
 TIME_NAMES = frozenset({"time", "timestamp", "date", "datetime", "date_time", "date time", "ds"})
 PARTS_OF_TIME = ("year", "month", "day", "hour", "minute", "second")
 MISSING = [
     *("", "?", "NA", "N/A", "n/a", "#NA", "#N/A", "#N/A N/A", "<NA>", "NULL", "Null", "null"),
     *("NaN", "nan", "-NaN", "-nan", "None", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
 ]
-UNNAMED = ("", "unnamed: 0")  # names of pandas' index, lowered, in text files
-LOOKED_AT = 50  # lines or rows, to recognise the file's form
-MOST_COLUMNS = 100_000  # or clients: each costs time and memory, however few its rows
-BLOCK_CELLS = 1 << 20  # that are read at once
-# Measured: a number is in the matrix, on the grid of its clock and in its client's series.
+UNNAMED = ("", "unnamed: 0")  # names of pandas' index in text files, lowered
+LOOKED_AT = 50  # lines or rows that are read to recognise the file's form
+MOST_COLUMNS = 100_000  # or clients: each costs time and memory, even with few rows
+BLOCK_CELLS = 1 << 20  # cells that are read at once
+# Measured: a number is held in the matrix, on the grid of its clock and in its client's series.
 _NUMBER_BYTES = 24
-_TEXT_BYTES = 200  # of a time or a client's name, while it is read
-_MOST_COMPARED = 1000  # cells that show whether a column holds texts
-_MOST_FAULTS = 1000  # cells that are no numbers, after which the file is refused
+_TEXT_BYTES = 200  # memory for a time or a client's name while it is read
+_MOST_COMPARED = 1000  # cells that decide whether a column holds texts
+_MOST_FAULTS = 1000  # with more cells that are no numbers, the file is refused
 
 _COMMENTS = ("#", "%", "//")
-_MOST_BELOW_NAMES = 3  # lines below the names before the first values, such as units
-_FAR_LARGER = 10  # times: a number in the first line is a name if all below are smaller by this
+_MOST_BELOW_NAMES = 3  # lines, such as units, that may stand between names and values
+_FAR_LARGER = 10  # times as large as all numbers below: then a number in the first line is a name
 _DATE = re.compile(r"\d{4}-\d\d(-\d\d([T ].*)?)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}([T ].*)?")
 _NO_READING = {"unavailable", "unknown", "missing", "offline", "n.d.", "k.a.", "nodata", "no data"}
 _TOTALS = {
@@ -75,12 +75,12 @@ _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
 
 @dataclass(frozen=True)
 class Head:
-    """The column names of a file, before the columns are read.
+    """The column names of a file, which are known before the columns are read.
 
-    times: the place of the column that looks like a time column, None without one. rows: how many
-    rows come before the first row of values. above: how many come before the names. notes: what a
-    person should know of the header. index: the place of a column without a name that only numbers
-    the rows, as pandas writes it, or that is empty because a delimiter ends each line.
+    times: the place of the column that looks like a time column, or None. rows: how many rows come
+    before the first row of values. above: how many come before the names. notes: what a person
+    should know of the header. index: the place of a column without a name that only numbers the
+    rows, as pandas writes it, or that is empty because a delimiter ends each line.
     """
 
     where: str
@@ -92,20 +92,20 @@ class Head:
     above: int = 0
 
     def place(self, name: str, key: str) -> int:
-        """Return the place of the column that ``data.<key>`` names, or would."""
+        """Return the place of a column that ``data.<key>`` names or could name."""
         require_available([name], self.names, key, "column", self.where)
         if (count := self.names.count(name)) > 1:
             raise DataError(f"data.{key}: {self.where} has {count} columns {name!r}; rename them")
         return self.names.index(name)
 
     def time(self, choice: Choice) -> int | None:
-        """Return the place of the (first) column of times, None without one."""
+        """Return the place of the first column of times, or None if there is none."""
         return (
             self.place(choice.time_columns[0], "time-column") if choice.time_columns else self.times
         )
 
     def joined(self, choice: Choice) -> dict[int, list[int]]:
-        """Return the places of the columns that are joined, by the place of the first of them."""
+        """Return the places of columns that are joined. The key is the place of the first one."""
         joined = {}
         for key, names in (("time", choice.time_columns), ("client", choice.client_columns)):
             parts = [name.lower() for name in names]
@@ -123,10 +123,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table are read, by place.
+    """The places of the columns of a table that are read.
 
-    values: columns of numbers, with the columns known in advance last. known: all columns known in
-    advance, which are read as texts if they are not in `values`. joined: as `Head.joined` gives.
+    values: the columns of numbers, with those known in advance last. known: all columns known in
+    advance. They are read as texts if they are not in `values`. joined: as from `Head.joined`.
     """
 
     values: list[int]
@@ -147,7 +147,7 @@ class Columns:
         return [*self.parts(self.times), *self.parts(self.clients), *known_texts]
 
     def parts(self, place: int | None) -> list[int]:
-        """Return the places of the columns that are joined into this one, itself among them."""
+        """Return the places of the columns that are joined into this one, including its own."""
         return [] if place is None else self.joined.get(place, [place])
 
     @property
@@ -156,12 +156,12 @@ class Columns:
         return sorted({*self.texts, *self.values})
 
     def bytes_of(self, rows: int) -> int:
-        """Return the memory that so many rows take while they are read."""
+        """Return the memory that this many rows take while they are read."""
         return rows * (_NUMBER_BYTES * len(self.values) + _TEXT_BYTES * len(self.texts))
 
 
 class Fault(NamedTuple):
-    """A cell that is no number: its row in the table, its column's place, its text."""
+    """A cell that is no number: its row in the table, the place of its column, and its text."""
 
     row: int
     place: int
@@ -172,10 +172,11 @@ class Fault(NamedTuple):
 class Table:
     """The columns that were read from a file.
 
-    texts: the times and clients, by place in the file. values: [T, N], NaN where missing or faulty.
-    row, first: the word for a row in messages ("line" in a text file) and the number of the first
-    row. notes: what a person should know of how the file was read. delimiter, decimal: the signs
-    between cells and in numbers. unfolded_from: the columns whose values now stand in rows.
+    texts: the times and clients. The keys are the columns' places in the file. values: [T, N], NaN
+    where missing or faulty. row: the word for a row in messages, such as "line" in a text file.
+    first: the number of the first row. notes: what a person should know of how the file was read.
+    delimiter: the sign between cells. decimal: the decimal sign. unfolded_from: the columns whose
+    values now stand in rows.
     """
 
     head: Head
@@ -209,23 +210,23 @@ class Table:
         return ColumnNames(times, values, clients, self.delimiter, self.decimal)
 
     def title(self, place: int | None) -> str:
-        """Return the name of a column, with its parts if it is joined, and "" for None."""
+        """Return the name of a column, or "" for None. A joined column's name lists its parts."""
         sign = "/" if place == self.columns.clients else " "
         return sign.join(self.head.names[part] for part in self.columns.parts(place))
 
     def row_of(self, place: int) -> str:
-        """Return the name of a row in messages, by its place in the table."""
+        """Return the name in messages of the row at this place in the table."""
         return f"{self.row} {self.first + int(self.texts.index[place])}"
 
     def select(self, rows: NDArray[np.intp]) -> Table:
-        """Return a table with only these rows, by place. They keep their numbers in messages."""
+        """Return a table with only the rows at these places. They keep their names in messages."""
         import pandas as pd
 
         texts = {place: _encoded(column) for place, column in self.texts.iloc[rows].items()}
         return replace(self, texts=pd.DataFrame(texts), values=self.values[rows])
 
     def numbers(self) -> Matrix:
-        """Return the values [T, N], NaN where missing. Raises `DataError` for other texts."""
+        """Return the values [T, N], NaN if missing. Raises `DataError` if a cell is no number."""
         for fault in self.faults:
             if fault.row in self.texts.index:
                 raise DataError(
@@ -236,7 +237,7 @@ class Table:
         return self.values
 
     def unfolded(self) -> Table:
-        """Return the table with a row for each of its values, which follow each other in time."""
+        """Return the table with a row for each of its values. They follow each other in time."""
         values = self.numbers()
         count = values.shape[1]
         return replace(
@@ -248,7 +249,7 @@ class Table:
         )
 
     def stamps(self, unit: TimeUnit) -> Stamps | None:
-        """Return the times of the rows [T], None without a time column."""
+        """Return the times of the rows [T], or None if there is no time column."""
         import pandas as pd
 
         if self.unfolded_from is None:
@@ -260,9 +261,9 @@ class Table:
         rows, twice = folded._stamps_of_rows(unit), folded.clients().duplicated().to_numpy()
         if rows is None and twice.any():
             raise DataError(
-                f"{self.where}: {folded.row_of(int(twice.argmax()))} continues a client of a row "
-                "before it, but no column holds times; name the columns that tell the rows apart "
-                "with data.client-column, or that of the times with data.time-column"
+                f"{self.where}: {folded.row_of(int(twice.argmax()))} has the client of an earlier "
+                "row, but no column holds times; name the columns that tell the rows apart with "
+                "data.client-column, or the column of times with data.time-column"
             )
         if rows is None and all(map(is_date, names)):
             of_names, _ = read_times(pd.Series(names), unit, "the header", str, self.where)
@@ -290,7 +291,7 @@ class Table:
         place = self.columns.times
         if place is None:
             return None
-        # Each text is looked at once, as most times come once for each client.
+        # Each different text is read once, as most times occur once for each client.
         name, column = self.title(place), self.texts[place]
         if unit == "excel":
             column = _encoded(column, numbers=True)
@@ -313,7 +314,7 @@ class Table:
         return replace(stamps, times=times[codes], notes=notes)
 
     def clients(self) -> Series:
-        """Return the client of each row as categories, [T], "" without a column of clients."""
+        """Return the client of each row as categories, [T]: "" if no column names clients."""
         import pandas as pd
 
         if self.columns.clients is None:
@@ -321,7 +322,7 @@ class Table:
         written = self.written_clients()
         names = written.cat.categories.map(client_name)
         codes = written.cat.codes.to_numpy()
-        empty = np.append(names == "", True)[codes]  # a missing cell has the code -1
+        empty = np.append(names == "", True)[codes]  # missing cells: code -1
         if empty.any():
             row = self.row_of(int(empty.argmax()))
             title = self.title(self.columns.clients)
@@ -340,7 +341,7 @@ class Table:
 def read_times(
     texts: Series, unit: TimeUnit, title: str, row: Callable[[int], str], where: str
 ) -> tuple[Stamps, NDArray[np.bool_]]:
-    """Return `stamps_of` these texts [T], and which of them are at 24:00, the next day's 00:00."""
+    """Return `stamps_of` these texts [T], and which are 24:00, read as 00:00 of the next day."""
     texts = texts.str.strip()
     is_24: NDArray[np.bool_] = texts.str.contains("[T ]24:00", regex=True).to_numpy(dtype=bool)
     if not is_24.any():
@@ -351,15 +352,15 @@ def read_times(
 
 
 def client_name(written: str) -> str:
-    """Return the name of a client: "North " is North, and an accent may be a character or not."""
+    """Return a client's name without blanks around it, and with one way to write accents."""
     return unicodedata.normalize("NFC", written.strip())
 
 
 class TableFile(ABC):
-    """A file that holds a table: its head is read first, then the columns that are chosen.
+    """A file that holds a table. Its head is read first, then the columns that are chosen.
 
-    head: the names of its columns. decimal: how its numbers are written, or "auto", as all cells
-    together show. row, first: as in `Table`. delimiter: between the cells of a text.
+    head: the names of its columns. decimal: how its numbers are written, or "auto" if all cells
+    together must show it. row, first: as in `Table`. delimiter: the sign between cells of a text.
     """
 
     head: Head
@@ -370,18 +371,18 @@ class TableFile(ABC):
 
     @abstractmethod
     def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> Iterable[DataFrame]:
-        """Yield the columns, by place, in blocks of rows with a running index.
+        """Yield the columns in blocks of rows with a running index. They are named by their places.
 
-        Numbers are read where the style allows it, and with "texts" they stay as the file writes
-        them. It is called again if the numbers are not written plainly. Raises `DataError` before
-        the rows take more memory than they may (`require_room`).
+        Numbers are read if the style allows it. With "texts" they stay as the file writes them. If
+        the numbers are not written plainly, this is called again. Raises `DataError` before the
+        rows take more memory than they may (`require_room`).
         """
 
     def read(self, columns: Columns, missing_values: Sequence[str] = ()) -> Table:
         """Read these columns. missing_values: numbers and texts that mean a missing value.
 
-        Raises `DataError` if the cells do not show how numbers are written, or contradict each
-        other, and if hardly a cell is a number.
+        Raises `DataError` if the cells do not show how numbers are written, if they contradict each
+        other, or if hardly any cell is a number.
         """
         import pandas as pd
 
@@ -420,8 +421,11 @@ class TableFile(ABC):
         return _joined(_of_values(table))
 
     def _styles(self, columns: Columns) -> Iterator[tuple[Style, str]]:
-        """Yield a style and a note on it, by the first rows if these show it, and then by all
-        cells. The first style is used if it makes each cell a number."""
+        """Yield possible styles of the numbers, each with a note.
+
+        One comes from the first rows, if these show it, and one from all cells. The first style
+        that makes each cell a number is used.
+        """
         first, evidence = next(iter(self.blocks(columns, "texts"))), Evidence()
         for place in columns.values:
             evidence.add(first[place].head(LOOKED_AT), self._row_name)
@@ -431,7 +435,7 @@ class TableFile(ABC):
         yield style_of(cells, self._row_name, self.head.where)
 
     def of_texts(self, places: Sequence[int]) -> set[int]:
-        """Return which of these columns hold texts: under 90% of their first cells are numbers."""
+        """Return which of these columns hold texts: under 90% of the first cells are numbers."""
         if not places:
             return set()
         first = next(iter(self.blocks(Columns(list(places)), "texts")))
@@ -443,10 +447,10 @@ class TableFile(ABC):
     def _read(
         self, columns: Columns, style: Style, missing_values: Sequence[str]
     ) -> tuple[Matrix, dict[int, list[Series]], list[Fault], int]:
-        """Return the values [T, N], the blocks of each column of texts, the cells that are no
-        numbers, and how many cells hold a value that means a missing one.
+        """Return the values [T, N], and the blocks of each column of texts.
 
-        Stops after `_MOST_FAULTS` faults.
+        Also return the cells that are no numbers, and how many cells hold a value that stands for a
+        missing one. Stops after `_MOST_FAULTS` faults.
         """
         numbers: dict[int, list[Matrix]] = {place: [] for place in columns.values}
         texts: dict[int, list[Series]] = {place: [] for place in columns.texts}
@@ -458,7 +462,7 @@ class TableFile(ABC):
             rows += len(block)
             for place, blocks in numbers.items():
                 column = block[place]
-                if len(faults) > _MOST_FAULTS:  # none of these numbers is used
+                if len(faults) > _MOST_FAULTS:  # the file is refused anyway
                     blocks.append(np.full(len(column), np.nan))
                     continue
                 values, wrong = numbers_in(column, style)
@@ -485,7 +489,7 @@ class TableFile(ABC):
 
 
 def _remedy_for(cell: str) -> str:
-    """Return how to read a cell with a unit, or which says that there is no reading, else ""."""
+    """Return how to read a cell that has a unit, or that says that a value is missing, else ""."""
     if unit := _WITH_UNIT.fullmatch(cell):
         return (
             f", but {unit['number']} and a unit: write units into the names of the columns, and "
@@ -500,7 +504,7 @@ def _remedy_for(cell: str) -> str:
 def _encoded(column: Series, *, numbers: bool = False) -> Series:
     """Return a column of texts as categories in the order of their first rows.
 
-    A column of times or numbers stays as it is unless `numbers` makes it texts too.
+    A column of times or numbers stays as it is, unless `numbers` is set.
     """
     import pandas as pd
 
@@ -531,10 +535,10 @@ def _holds_texts(column: Series) -> bool:
 
 
 class FrameFile(TableFile):
-    """A table that is a pandas frame, for formats whose whole file pandas reads.
+    """A table in a pandas frame, for formats whose files pandas reads as a whole.
 
-    frame: its columns and rows are numbered if the head is given. where: the file's name in
-    messages. The memory that it takes is not bounded here.
+    frame: if the head is given, its columns and rows are numbered. where: the file's name in
+    messages. The memory that the frame takes is not limited here.
     """
 
     first = 0
@@ -553,12 +557,12 @@ class FrameFile(TableFile):
 
 
 def time_place(names: Sequence[str], frame: DataFrame) -> int | None:
-    """Return the place of the time column of a frame, whose columns are numbered."""
+    """Return the place of the time column of a frame with numbered columns."""
     return place_of_times(names, [p for p in range(len(names)) if frame[p].dtype.kind == "M"])
 
 
 def place_of_times(names: Sequence[str], typed: Sequence[int]) -> int | None:
-    """Return the place of the time column: by its name, else the only column of a time type.
+    """Return the place of the time column: one with a usual name, else the only one of a time type.
 
     typed: the places of the columns with a time type.
     """
@@ -574,8 +578,10 @@ def is_total(cell: str) -> bool:
 
 
 def _of_values(table: Table) -> Table:
-    """Return the table without rows that repeat its names, as where files were joined, and without
-    a last row of totals."""
+    """Return the table without a last row of totals, and without rows that repeat its names.
+
+    Names are repeated where files were joined.
+    """
     place, notes = table.columns.times, list(table.notes)
     if place is None or table.texts[place].dtype != "category":
         return table
@@ -595,7 +601,7 @@ def _of_values(table: Table) -> Table:
 
 
 def _joined(table: Table) -> Table:
-    """Return the table with its joined columns, such as a date and the time of the day."""
+    """Return the table after joining columns that belong together, such as date and time of day."""
     import pandas as pd
 
     texts, notes = table.texts, table.notes
@@ -622,8 +628,10 @@ def _joined(table: Table) -> Table:
 
 
 def time_of_parts(cells: Sequence[str]) -> str:
-    """Return the time that is written in several cells: a date and a time of the day or an hour,
-    or a year, a month, and so on to seconds."""
+    """Return the time that is written in several cells.
+
+    They are a date and a time of the day or an hour, or a year, a month, and so on to seconds.
+    """
     first, *further = (re.sub(r"^(\d+)\.0$", r"\1", cell) for cell in cells)
     if re.fullmatch(r"\d{4}", first):
         numbers = [part.zfill(2) for part in (first, *further)]
@@ -646,7 +654,7 @@ def require_named(names: Iterable[str], where: str) -> None:
 
 
 def require_few_columns(count: int, where: str, noun: str = "columns") -> None:
-    """Raise `DataError` for a table of more columns, or clients, than are read in minutes."""
+    """Raise `DataError` for a table with more columns or clients than can be read in minutes."""
     if count > MOST_COLUMNS:
         raise DataError(f"{where}: {count:,} {noun}, more than {MOST_COLUMNS:,}; cut the file")
 
@@ -654,7 +662,7 @@ def require_few_columns(count: int, where: str, noun: str = "columns") -> None:
 def value_columns(head: Head, choice: Choice, chosen: Sequence[str], key: str) -> Columns:
     """Return the time column and the value columns of a table without other columns.
 
-    chosen: names of the value columns to read, from ``data.<key>``, or none for all.
+    chosen: the names of the value columns to read, from ``data.<key>``. If empty, all are read.
     """
     times = head.time(choice)
     columns = Columns([], times, joined=head.joined(replace(choice, client_columns=())))
@@ -675,8 +683,8 @@ def head_of(
 ) -> Head:
     """Return the names of the columns, from the cells of the first rows.
 
-    row, first_row: the word for a row in messages, and the number of the first of them. Raises
-    `DataError` if the first row may be names or values, or if there are too many columns.
+    row: the word for a row in messages. first_row: the number of the first row. Raises `DataError`
+    if the first row may be names or values, or if there are too many columns.
     """
     above = rows_above(rows, settings.header, where, first_row)
     notes = tuple[str, ...]()
@@ -708,23 +716,24 @@ def head_of(
     times = 0 if 0 in usual or not first[0] else None
     is_unnamed = first[0].lower() in UNNAMED and len(first) > 1
     if is_unnamed and number_rows([row[0] for row in rows[1 + units :]]):
-        # Without another column of times, or with one that is set, it may still be the time.
+        # It may still be the time, if there is no other column of times or if one is set.
         times = usual[0] if usual else 0
         index = index if not usual and not settings.time_column else 0
     return Head(where, first, times, above + 1 + units, notes, index, above)
 
 
 def has_empty_end(rows: list[list[str]]) -> bool:
-    """Return whether all rows, also the row of names, end with a delimiter."""
+    """Return whether all rows, including the row of names, end with a delimiter."""
     return all(len(row) > 2 and not row[-1] for row in rows) and any(map(any, rows))
 
 
 def rows_above(rows: list[list[str]], header: str, where: str, first_row: int = 1) -> int:
     """Return how many rows stand above the names of the columns.
 
-    header: as ``data.header``, which may be the number of the row with the names. first_row: the
-    number of the first of these rows. With "auto", titles, comments and a logger's lines may stand
-    above the names, so that the first row has fewer cells with a text than the table, or more.
+    header: the setting ``data.header``, which may be the number of the row with the names.
+    first_row: the number of the first of these rows. With "auto", there may be titles, comments or
+    a logger's lines above the names. Then the first row has fewer or more filled cells than the
+    table.
     """
     if header.isdecimal():
         if not first_row <= int(header) < first_row + len(rows):
@@ -760,8 +769,10 @@ def _filled(row: list[str]) -> list[str]:
 
 
 def number_rows(cells: Sequence[str]) -> bool:
-    """Return whether these cells count the rows, by whole numbers that rise by one from 0 or 1, or
-    are all empty, as in InfluxDB's tables."""
+    """Return whether these cells only number the rows.
+
+    They are whole numbers that rise by one from 0 or 1, or all empty, as in InfluxDB's tables.
+    """
     if cells and not any(cells):
         return True
     if len(cells) < 2 or not all(map(str.isdecimal, cells)):
@@ -773,8 +784,8 @@ def number_rows(cells: Sequence[str]) -> bool:
 def unit_rows(rows: list[list[str]]) -> int:
     """Return how many rows of units, such as kW, or the like stand between names and values.
 
-    They hold no number and no date. The last of them holds nothing that comes again below it, and
-    it has a text above numbers.
+    They hold no number and no date. No cell of the last such row occurs again below it, and at
+    least one of its texts stands above numbers.
     """
     below = rows[1 : 2 + _MOST_BELOW_NAMES]
     count = next((n for n, row in enumerate(below) if any(map(is_written_value, row))), 0)
@@ -798,8 +809,8 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 def has_names(rows: list[list[str]], decimal: Decimal) -> bool:
     """Return whether the first of these rows certainly holds the names of the columns.
 
-    A date or a fraction is not a name. Whole numbers may be names, such as numbers of sensors, but
-    this is certain only if no number below is whole and each name is far larger than all of them.
+    A date or a fraction is not a name. Whole numbers may be names, such as numbers of sensors. This
+    is certain only if no number below is whole and each name is far larger than all numbers below.
     """
     first, below = rows[0], rows[1:]
     if not is_date(first[0]) and below and all(is_date(row[0]) for row in below):
@@ -827,7 +838,7 @@ def _are_names_of_sensors(first: list[str], below: list[list[str]], decimal: Dec
 
 
 def is_date(cell: str) -> bool:
-    """Return whether the cell looks like a period, or a date in any order of its parts."""
+    """Return whether the cell looks like a period, or like a date in any order of its parts."""
     return _DATE.fullmatch(cell) is not None or is_period(cell)
 
 
@@ -842,7 +853,7 @@ def is_fraction(cell: str) -> bool:
 
 
 def _is_value(cell: str) -> bool:
-    """Return whether a cell is empty or a whole number, so perhaps not a name."""
+    """Return whether a cell is empty or a whole number, and so may be a value, not a name."""
     return cell in MISSING or (is_number(cell) and not is_fraction(cell))
 
 

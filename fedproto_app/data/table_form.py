@@ -1,8 +1,8 @@
 """Decide how a table is read: which column holds the times, which names the clients, and which is
 to be forecast.
 
-What the first and last rows show for certain becomes settings. What they do not show is a question
-to the person, in one line, as a wrong guess would forecast something that nobody asked for.
+What the first and last rows show for certain becomes settings. Anything else becomes a question to
+the person, in one line, because a wrong guess would forecast something that nobody asked for.
 """
 
 from __future__ import annotations
@@ -42,29 +42,30 @@ from fedproto_app.settings.choice import known_in, names_in, text_of
 
 
 class Question(DataError):
-    """A table can be read in several ways. text: the question, without the table's name."""
+    """Raised if a table can be read in several ways. text: the question without the table name."""
 
     def __init__(self, where: str, text: str) -> None:
         super().__init__(f"{where}: {text}")
         self.text = text
 
 
-_MOST_NAMED = 12  # columns listed in a line for a person
+_MOST_NAMED = 12  # most columns listed in a line for a person
 _NO_NUMBER = {text.lower() for text in MISSING} | {"inf", "-inf"}
 _HOURS = {"hour", "hr", "hour_of_day", "stunde"}
-# Names of columns that belong to a row's time or place, and are never a client.
+# Names of columns that tell a row's time or place. Such a column is never a client.
 _OF_TIME_OR_PLACE = (
     {*PARTS_OF_TIME, *YEARS, *_HOURS, "mnth", "quarter", "week", "weekday", "dayofweek", "dow"}
     | {"day_of_week", "dayofyear", "day_of_year", "doy", "holiday", "is_holiday", "weekend"}
     | {"monat", "tag", "quartal", "woche", "wochentag", "feiertag"}
     | {"lat", "lon", "lng", "long", "latitude", "longitude", "altitude", "elevation"}
 )
-_NOT_CLIENTS = {*_OF_TIME_OR_PLACE, "label", "class", "id", "index", "no", "row", "nr"}  # hardly
+# Names of columns that hardly ever are clients.
+_NOT_CLIENTS = {*_OF_TIME_OR_PLACE, "label", "class", "id", "index", "no", "row", "nr"}
 _LABELS = {"label", "labels", "class", "target", "y", "species", "outcome", "diagnosis"}
-_FEWEST_RISING = 4  # rows that show that a column rises by one step
-_FEWEST_NUMBERED = 12  # columns called hh_0, hh_1, …, that look like the parts of a day
-_PARTS_OF_DAY = (24, 48, 96, 144, 288, 1440)  # columns that look so in a table of days
-_MANY_TIMES = 1.5  # rows per step, above which rows of several clients lie one below the other
+_FEWEST_RISING = 4  # rows needed to see that a column rises by one step
+_FEWEST_NUMBERED = 12  # columns called hh_0, hh_1, … that suffice to look like parts of a day
+_PARTS_OF_DAY = (24, 48, 96, 144, 288, 1440)  # usual numbers of such columns in a table of days
+_MANY_TIMES = 1.5  # with more rows per step, several clients stand one below the other
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _LIKE_A_YEAR = re.compile(r"1[89]\d\d|20\d\d")
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
@@ -72,9 +73,9 @@ _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d+)")
 
 @dataclass(frozen=True)
 class Column:
-    """The cells of a column in the first rows, and in the last ones of a longer table.
+    """The cells of a column in the first rows, and in the last rows if the table has more.
 
-    name: "" if it has none. parts: the names of the columns that are joined into this one.
+    name: the column's name, "" if it has none. parts: the names of columns joined into this one.
     """
 
     name: str
@@ -84,7 +85,7 @@ class Column:
 
     @property
     def setting(self) -> str:
-        """The column as a setting names it."""
+        """How a setting names the column."""
         return text_of(self.parts or [self.name])
 
     @property
@@ -99,7 +100,7 @@ class Column:
 
     @property
     def has_few_texts(self) -> bool:
-        """Whether the cells that are shown hold few different texts."""
+        """Whether the cells that were read hold few different texts."""
         return 0 < len({*self.cells, *self.last}) <= MOST_TEXTS
 
     @property
@@ -113,7 +114,7 @@ class Column:
 
     @property
     def rise(self) -> float:
-        """By how much the cells rise in each row, 0.0 if that differs."""
+        """By how much the cells rise from row to row, 0.0 if that varies."""
         if len(self.cells) < _FEWEST_RISING:
             return 0.0
         step = _step_of(self.cells)
@@ -132,10 +133,10 @@ def form_of(
 ) -> Reading:
     """Return the source, wide or long, and the settings that read the table.
 
-    answers: settings that the person has made, by dotted keys. name: of the format. rows: how many
-    rows the table has, 0 for the rows in the columns. where: the table's name in messages.
-    first_column_counts: whether the reader takes times in the first column without a setting.
-    Raises `Question` for what only the person knows.
+    answers: settings that the person has made, with dotted keys. name: the format's name. rows: how
+    many rows the table has, 0 if the columns hold all of them. where: the table's name in messages.
+    first_column_counts: whether the reader, without a setting, takes the first column for times if
+    it holds times. Raises `Question` for what only the person knows.
     """
     return _Decision(list(columns), answers or {}, name, rows, where, first_column_counts).form()
 
@@ -160,7 +161,7 @@ class _Decision:
         raise Question(self.where, question)
 
     def form(self) -> Reading:
-        """Return the source and the settings, see `form_of`."""
+        """Return the source and the settings (see `form_of`)."""
         self._leave_index_out()
         if unfold := names_in(str(self.answers.get("data.unfold", ""))):
             names = _names(self.columns)
@@ -196,9 +197,9 @@ class _Decision:
         return [c for c in self.columns if all(c is not column for column in used)]
 
     def _chosen(self, key: str) -> Column | None:
-        """Return the column that the person named by this setting, None without the setting.
+        """Return the column that the person named in this setting, or None if it is not set.
 
-        Several columns are joined into one column, which takes their place.
+        If it names several columns, one joined column takes their place.
         """
         if not (chosen := names_in(str(self.answers.get(key, "")))):
             return None
@@ -274,12 +275,12 @@ class _Decision:
             return year
         numbers = [column for column in self.columns if column.has_numbers]
         rising = [column for column in numbers if column.rise]
-        if _numbered(rising):  # series in rows, whose values rise from row to row
+        if _numbered(rising):  # series in rows, whose values happen to rise
             return None
         return rising[0] if rising and len(rising) < len(numbers) else None
 
     def _joined_times(self) -> Column | None:
-        """Return the time if it is written in several columns, None if it is not."""
+        """Return the time joined from several columns, or None if it is not written so."""
         times = _usual_times(self.columns)
         clock = _first(self._except(times), _is_clock)
         has_days = times is not None and all(":" not in cell for cell in times.cells)
@@ -298,10 +299,10 @@ class _Decision:
         return self._join(parts, time_of_parts)
 
     def _client(self, times: Column | None) -> Column | None:
-        """Return the column of clients' names, None without one.
+        """Return the column of clients' names, or None if there is none.
 
-        It has a usual name, or holds texts or whole numbers that repeat while times repeat too. The
-        first rows may be of a single client, whose name must then be a text.
+        It has a usual name, or it holds texts or whole numbers that repeat while times repeat too.
+        The first rows may all belong to one client. Then only a column of texts is taken.
         """
         if (column_set := self._chosen("data.client-column")) is not None:
             return column_set
@@ -345,10 +346,10 @@ class _Decision:
         return constant
 
     def _times_repeat(self, times: Column) -> bool:
-        """Return whether times come again, so that rows of several clients follow each other.
+        """Return whether times occur again, so that rows of several clients follow each other.
 
-        In a table sorted by client neither the first nor the last rows show it, but then there are
-        more rows than steps between its first and its last time.
+        In a table sorted by client, neither the first nor the last rows show this. But it then has
+        more rows than there are steps between its first and its last time.
         """
         distinct_times = set(times.cells)
         if len(distinct_times) < len(times.cells):
@@ -371,7 +372,7 @@ class _Decision:
         return bool(self.rows > _MANY_TIMES * (abs(last[-1] - first[0]) / step + 1))
 
     def _name(self, client: Column | None, times: Column | None) -> None:
-        """Set the columns of clients and times whose names are not the usual ones."""
+        """Add settings for the columns of clients and times if their names are not usual ones."""
         if client is not None and client.name.lower() not in CLIENT_NAMES:
             self.settings["data.client-column"] = client.setting
         if times is not None and times.name.lower() not in TIME_NAMES:
@@ -409,7 +410,7 @@ class _Decision:
         return tuple(column.name for column in columns if column.name not in self._targets())
 
     def _target(self, values: Sequence[Column], client: Column) -> str:
-        """Return the column to forecast: the person's, one of a usual name, or the only one."""
+        """Return the column to forecast: the person's, one with a usual name, or the only one."""
         names = [column.name for column in values]
         if targets := self._targets():
             require_available(targets, names, "columns", "column of values", self.where)
@@ -477,7 +478,7 @@ class _Decision:
             self.ask(f"column {remaining[0].name!r} is no client; leave it out of the file")
 
     def _require_clients(self, values: Sequence[Column]) -> None:
-        """Ask if a column of numbers is named like a part of the time, a place or a label."""
+        """If a column of numbers is named like a time, place or label, ask whether to read it."""
         doubtful = [column for column in values if column.name.lower() in _NOT_CLIENTS]
         if not doubtful or len(doubtful) == len(values):
             return
@@ -489,7 +490,7 @@ class _Decision:
         )
 
     def _require_times(self, candidates: Sequence[Column], values: Sequence[Column]) -> None:
-        """Ask if there are columns of texts, but none of times."""
+        """If there are columns of texts but no column of times, ask the person what they are."""
         texts = [column for column in candidates if not column.has_numbers]
         if not texts:
             return
@@ -498,18 +499,18 @@ class _Decision:
         if label is not None:
             self.ask(
                 f"this looks like a table of features with a label, {label.name!r}, and a sample "
-                "in each row, as no column holds times; fedproto forecasts series, and it "
-                "classifies images and sequences, but not such rows"
+                "in each row, as no column holds times; fedproto forecasts series and classifies "
+                "images and sequences, but not such rows"
             )
         self.ask(
-            "no column holds times that can be read, which look like 2014-01-31 13:00; "
+            "no column holds times that can be read, such as 2014-01-31 13:00; "
             f"{texts[0].name!r} holds texts, such as {texts[0].cells[0]!r}. Name the columns with "
             "--set data.time-column=… and --set data.client-column=…, or, if rows are in the order "
             f"of time, those to forecast with --set data.clients={text_of(_names(values)[:5])}"
         )
 
     def _require_no_series_in_rows(self, candidates: Sequence[Column]) -> None:
-        """Ask to turn a table whose rows are series, with a column for each time."""
+        """If each row is a series, with a column for each time, ask the person to unfold it."""
         values = [column for column in candidates if column.has_numbers]
         if numbered := _numbered(values):
             self.ask(
@@ -545,14 +546,14 @@ def _is_usual(name: str) -> bool:
 
 
 def _step_of(cells: Sequence[str]) -> float:
-    """Return by how much the cells rise from one to the next, 0.0 if that differs."""
+    """Return by how much the cells rise from one to the next, 0.0 if that varies."""
     style: Style = "comma" if any("," in cell for cell in cells) else "plain"
     numbers = [value_of(cell, style) for cell in cells]
     present = [number for number in numbers if number is not None]
     if len(present) < len(cells):
         return 0.0
     steps = np.diff(present)
-    # Days with six decimals, as MATLAB writes them, have hours of 0.041667 or 0.041666.
+    # MATLAB writes days with six decimals, so an hour is 0.041667 or 0.041666.
     is_single = steps.min() > 0 and np.ptp(steps) <= 2e-6 * max(steps.max(), 1.0)
     return float(np.median(steps)) if is_single else 0.0
 
@@ -567,7 +568,7 @@ def _parts_of_time(columns: Sequence[Column]) -> list[Column]:
 
 
 def _usual_times(columns: Sequence[Column]) -> Column | None:
-    """Return the column with a usual name of times, or the first that looks like times."""
+    """Return the column with a usual name for times, or the first that looks like times."""
     if columns[0].name == "" and columns[0].is_time:
         return columns[0]
     usual = _first(columns, lambda column: column.name.lower() in TIME_NAMES)
@@ -577,7 +578,7 @@ def _usual_times(columns: Sequence[Column]) -> Column | None:
 
 
 def _tells_apart(columns: Sequence[Column]) -> bool:
-    """Return whether no two of the first rows agree in all of these columns."""
+    """Return whether these columns tell all of the first rows apart."""
     rows = list(zip(*(column.cells for column in columns), strict=True))
     return len(set(rows)) == len(rows)
 
@@ -598,8 +599,10 @@ def _whether_to_unfold(names: Sequence[str]) -> str:
 
 
 def _numbered(columns: Sequence[Column]) -> list[str]:
-    """Return the names of columns that are numbered one after the other, such as hh_0, hh_1, …, or
-    called 00:00, 00:30, …, or called after the months."""
+    """Return the names of columns that follow each other like the parts of a day or a year.
+
+    They are numbered, such as hh_0, hh_1, …, or called 00:00, 00:30, …, or named after the months.
+    """
     clocks = [column.name for column in columns if is_clock_time(column.name)]
     if len(clocks) >= _FEWEST_NUMBERED:
         return clocks

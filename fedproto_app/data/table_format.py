@@ -1,5 +1,6 @@
-"""Make the format of files with tables: its sources, and how it recognises the settings that read a
-file or a folder.
+"""Make the formats of files that hold tables.
+
+A format has its sources, and recognises the settings that read a file or a folder.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _KEYS = (  # of all tables
     *("time_column", "time_unit", "time_zone"),
     *("missing", "missing_values", "repeated"),
 )
-_HOW_TO_CUT = ("header", "delimiter", "decimal", "sheet")  # answers with which a sample is read
+_HOW_TO_CUT = ("header", "delimiter", "decimal", "sheet")  # answers needed to read a sample
 _HINTS = {"columns": "there a column is a client: data.clients"}
 
 
@@ -47,9 +48,9 @@ _HINTS = {"columns": "there a column is a client: data.clients"}
 class Sample:
     """The first and last rows of a table, which show its form.
 
-    columns: their cells. rows: how many the whole table has. settings: what must be set to read the
-    file like this. notes: remarks for a person. has_times: whether the file says which column holds
-    the times. is_clear: whether the rows are a table without anything above it.
+    columns: the cells of these rows. rows: how many rows the whole table has. settings: what must
+    be set to read the file in the same way. notes: remarks for a person. has_times: whether the
+    file says which column holds the times. is_clear: whether nothing stands above the table.
     """
 
     columns: list[Column]
@@ -67,8 +68,8 @@ def table_format(
 ) -> Format:
     """Return the format of files that hold tables.
 
-    paths: as in `Format`. sample: reads the ends of a file, as the settings say, and raises
-    `DataError` for a damaged file. By default the whole file is read for them.
+    paths: as in `Format`. sample: reads the first and last rows of a file according to the
+    settings, and raises `DataError` for a damaged file. By default, this reads the whole file.
     """
     file: partial[Source] = partial(Source, holds="series")
     sources = (
@@ -164,7 +165,7 @@ def _reading_of_file(
 
 
 def _are_turned(names: list[str], below: list[str]) -> bool:
-    """Return whether the names are times, and what stands below the first of them is none."""
+    """Return whether the names are times, and the cells below the first name are not."""
     return sum(map(is_date, names)) > max(1, len(names) // 2) and not any(map(is_date, below[:1]))
 
 
@@ -174,7 +175,7 @@ def _for_a_folder(settings: Changes, file: Path, answers: Answers) -> Changes:
     Raises `DataError` if a file has several columns of values and none is chosen.
     """
     settings = dict(settings)
-    if values := settings.pop("data.clients", ""):  # columns of values beside others
+    if values := settings.pop("data.clients", ""):  # columns of values among other columns
         names = names_in(str(values))
         if len(names) > 1 and not answers.get("data.columns"):
             raise DataError(
@@ -193,9 +194,9 @@ def sample_of_rows(
     settings: Changes | None = None,
     first_row: int = 1,
 ) -> Sample:
-    """Return the sample of a table with these first and last rows, of so many rows.
+    """Return the sample of a table with these first and last rows, and with this many rows in all.
 
-    header, first_row: as for `rows_above`. settings: those that were needed to cut lines into
+    header, first_row: as in `rows_above`. settings: the settings that were needed to cut lines into
     cells.
     """
     settings = settings or {}
@@ -220,7 +221,7 @@ def sample_of_rows(
 
 
 def _sample_of(tables: TableFormat, path: Path, _: DataSettings) -> Sample:
-    """Return the first and last rows of a table, which is read block by block."""
+    """Read a table block by block, and return its first and last rows."""
     import pandas as pd
 
     file = tables.open(path, DataSettings())

@@ -1,5 +1,7 @@
-"""Read series from tables: wide with a column per client, long with a row per client and time, or
-a folder with a file per client, whatever their format.
+"""Read series from tables in any file format.
+
+A table is wide, with a column per client, or long, with a row per client and time. Or there is a
+folder with a table per client.
 """
 
 from __future__ import annotations
@@ -45,22 +47,22 @@ if TYPE_CHECKING:
 CLIENT_NAMES = ("unique_id", "item_id", "series_id", "client_id", "client")
 VALUE_NAMES = ("y", "target")  # usual names of the value column in the same tables
 
-MOST_TEXTS = 16  # of a column that is known in advance, as many as a compass has points
+MOST_TEXTS = 16  # in a column that is known in advance: as many as a compass has points
 _TRUTH = {"true": 1.0, "false": 0.0}
-_COUNT = Clock(np.timedelta64(1, "s"), np.timedelta64(0, "s"))  # of numbers of steps
-_MOST_COMPARED = 20  # columns, to find what tells two rows apart
+_COUNT = Clock(np.timedelta64(1, "s"), np.timedelta64(0, "s"))  # the clock of numbers of steps
+_MOST_COMPARED = 20  # columns that are compared to find what tells two rows apart
 
 
 @dataclass(frozen=True)
 class TableFormat:
     """How files of a format hold tables.
 
-    name: such as csv, which gives the sources wide-csv, long-csv and csv-folder. suffix: of its
-    files. endings: the same in messages. open: opens a file. keys: further fields of
-    `DataSettings` that it takes. has_parts: whether a folder of long tables is one table in parts,
-    as other programs write it, also if nobody names its column of clients. hint: what else a file
-    with several columns may be. further: names of files that also count as this format if they
-    exist, in a folder only without other files.
+    name: such as csv, which gives the sources the names wide-csv, long-csv and csv-folder.
+    suffix: the suffix of its files. endings: the endings as messages list them. open: opens a file.
+    keys: further fields of `DataSettings` that it uses. has_parts: whether a folder of long tables
+    is read as one table in parts even if nobody names its column of clients. hint: what else a file
+    with several columns may be. further: names of further files that have this format. In a folder
+    they are read only if there are no other files.
     """
 
     name: str
@@ -73,7 +75,7 @@ class TableFormat:
     further: re.Pattern[str] | None = None
 
     def client_of(self, path: Path) -> str:
-        """Return the name of a file's client."""
+        """Return the name of the client to which a file belongs."""
         name = self.suffix.sub("", path.name)
         return name if self.further is None else self.further.sub("", name)
 
@@ -114,9 +116,9 @@ def load_covariates(
 ) -> Iterator[ClientSeries]:
     """Yield the columns of a table that has no values, only columns known in advance.
 
-    settings: their path is the table's. clock: of the series that the columns belong to, which a
-    table with one row for each client has too. Yields a series for each client, whose values are
-    all missing. Its name is "" without a column of clients.
+    settings: their path is that of the table. clock: the clock of the series to which the columns
+    belong. A table with only one row for each client gets this clock. Yields a series for each
+    client, in which all values are missing. Without a column of clients, yields one named "".
     """
     select = partial(_covariate_columns, settings=settings)
     yield from _of_rows(settings, tables, _paths(settings, tables), select, clock or _COUNT)
@@ -143,8 +145,8 @@ def _of_rows(
 ) -> Iterator[ClientSeries]:
     """Yield the clients of tables with a row for each client and time.
 
-    select: returns a table's columns. usual: as for `series_of`. by_file: whether each file is a
-    client, instead of each name in a column.
+    select: returns a table's columns. usual: as in `series_of`. by_file: whether each file is a
+    client. If not, each name in a column is one.
     """
     read = _read(paths, select, tables, settings)
     if settings.unfold:
@@ -158,7 +160,7 @@ def _of_rows(
         names = list(clients.cat.categories)
         codes = clients.cat.codes.to_numpy().astype(np.int64)
         sources = [f"{settings.path}: client {n!r}" if n else settings.path for n in names]
-    counts = np.bincount(codes, minlength=len(names))  # 0 for clients that are not chosen
+    counts = np.bincount(codes, minlength=len(names))  # 0 for a client that is not chosen
     require_few_columns(int(np.count_nonzero(counts)), settings.path, "clients")
     places_of = np.split(np.argsort(codes, kind="stable"), counts.cumsum()[:-1])
     values, known, notes_on_texts = _values_and_known(read)
@@ -186,14 +188,14 @@ def _of_rows(
         if places.size
     ]
     if stamps[0] and stamps[0].utc and not has_targets:
-        # Covariates in UTC go with series whose local times are converted to UTC.
+        # Covariates in UTC suit series whose local times are converted to UTC.
         settings = settings.model_copy(update={"time_zone": ""})
     columns = None if by_file else read[0].column_names
     yield from _series(rows, read, paths, tables, settings, columns, known, usual)
 
 
 def _of_chosen(read: Sequence[Table], settings: DataSettings) -> tuple[list[Table], Series]:
-    """Return the tables with the rows of the chosen clients alone, and the client of each row."""
+    """Return the tables with only the rows of chosen clients, and the client of each row."""
     import pandas as pd
     from pandas.api.types import union_categoricals
 
@@ -219,7 +221,7 @@ def _series(
     known: tuple[str, ...] = (),
     usual: Clock | None = None,
 ) -> Iterator[ClientSeries]:
-    """Yield `series_of` these rows. read, paths: the tables that they come from, and all files."""
+    """Yield `series_of` these rows. read: the tables from which they come. paths: all files."""
     try:
         yield from series_of(rows, settings, table, known, usual)
     except TimeTwice as error:
@@ -227,7 +229,7 @@ def _series(
 
 
 def _notes_on_spellings(tables: Sequence[Table]) -> list[str]:
-    """Return a note on each client that is written in several ways."""
+    """Return a note on each client whose name is written in several ways."""
     spellings: dict[str, set[str]] = {}
     for table in tables:
         for written in table.written_clients().cat.categories:
@@ -243,9 +245,9 @@ def _with_cause(
     tables: TableFormat,
     settings: DataSettings,
 ) -> DataError:
-    """Return the error with what tells the two rows apart: the name's spelling or other columns.
+    """Return the error with what tells the two rows apart: the client's spelling, or a column.
 
-    Reads the other columns, so only after an error.
+    This must read the other columns, so it is done only after an error.
     """
     (number, first_place), (second_number, second_place) = map(_place_in(read), error.rows)
     if number != second_number:
@@ -295,7 +297,7 @@ def _with_cause(
 
 
 def _is_few_valued(cells: Series) -> bool:
-    """Return whether these texts repeat and are no fractions, as names of clients are."""
+    """Return whether these texts may name clients: they repeat and are no fractions."""
     return cells.nunique() <= max(2, len(cells) // 2) and not cells.map(is_fraction).any()
 
 
@@ -319,7 +321,7 @@ def _read(
 def long_columns(head: Head, settings: DataSettings) -> Columns:
     """Return the columns of clients, times and values of a long table, not those known in advance.
 
-    Raises `DataError` if one of them is not set and no column has its usual name.
+    Raises `DataError` if one of the three is not set and no column has a usual name for it.
     """
     choice, names = settings.choice, head.names
     joined = head.joined(choice)
@@ -352,7 +354,7 @@ def long_columns(head: Head, settings: DataSettings) -> Columns:
 def _covariate_columns(file: TableFile, settings: DataSettings) -> Columns:
     """Return the columns of times, clients and covariates of a table without values.
 
-    The covariates are the columns of ``data.known``, or without it all columns of numbers.
+    The covariates are the columns in ``data.known``, or all columns of numbers if it is empty.
     """
     head, choice = file.head, settings.choice
     if not set(choice.time_columns) <= set(head.names):
@@ -380,10 +382,10 @@ def _without_known(names: Sequence[str], settings: DataSettings) -> list[str]:
 
 
 def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Columns:
-    """Return the columns with the columns of ``data.known`` that the file has.
+    """Return these columns and those columns of ``data.known`` that the file has.
 
-    Raises `DataError` for a column that has another use, and for a missing column unless there is a
-    table of covariates, which may have it.
+    Raises `DataError` if a column has another use, or if it is missing. A missing column is allowed
+    if there is a table of covariates, which may have it.
     """
     head = file.head
     uses = dict.fromkeys(columns.parts(columns.times), "holds the times")
@@ -411,10 +413,10 @@ def _with_known(columns: Columns, file: TableFile, settings: DataSettings) -> Co
 def _values_and_known(
     tables: Sequence[Table],
 ) -> tuple[Matrix, tuple[str, ...], tuple[str, ...]]:
-    """Return the values of the joined tables with their known columns, [T, N + k], k names, notes.
+    """Return the values and known columns of the joined tables, [T, N + k], the k names, and notes.
 
-    A column of texts becomes a column of 0 and 1 for each text. A table without values has one
-    column of missing values in front.
+    A column of texts becomes a column of 0 and 1 for each text. If a table has no values, a column
+    of missing values takes their place.
     """
     names, notes = list[str](), list[str]()
     blocks = [np.concatenate([_targets(table) for table in tables])]
@@ -443,13 +445,13 @@ def _values_and_known(
 
 
 def _targets(table: Table) -> Matrix:
-    """Return the columns of values [T, N] without the known ones, one of NaN if there are none."""
+    """Return the values [T, N] without the known columns, or a column of NaN if there are none."""
     values = table.numbers()[:, : len(table.columns.targets)]
     return values if values.shape[1] else np.full((len(values), 1), np.nan)
 
 
 def _known_cells(table: Table, name: str) -> Series:
-    """Return a known column of a table, of numbers, or of objects: texts, None where missing."""
+    """Return a known column of a table. It holds numbers, or texts with None where missing."""
     import pandas as pd
 
     place = table.head.names.index(name)
@@ -463,7 +465,7 @@ def _known_cells(table: Table, name: str) -> Series:
 def _of_texts(
     cells: Sequence[Series], column: KnownColumn, tables: Sequence[Table], notes: list[str]
 ) -> dict[str, Matrix]:
-    """Return a column of 0 and 1 for each text that a known column holds, [T], by name.
+    """Return by name a column of 0 and 1, [T], for each text that a known column holds.
 
     A column that only says true or false stays one column. A note on unlisted texts is added.
     """
@@ -501,7 +503,7 @@ def _of_texts(
 
 
 def _time_place(head: Head, choice: Choice) -> int:
-    """Return the place of the column of times, which the table must have."""
+    """Return the place of the column of times. The table must have one."""
     times = head.time(choice)
     return _place(head, "time-column", TIME_NAMES, "times") if times is None else times
 
@@ -509,7 +511,7 @@ def _time_place(head: Head, choice: Choice) -> int:
 def _place(
     head: Head, key: str, usual: Collection[str], noun: str, chosen: Sequence[str] = ()
 ) -> int:
-    """Return the place of the first column that ``data.<key>`` chose, or that has a usual name."""
+    """Return the place of the first column that ``data.<key>`` names, or that has a usual name."""
     if chosen:
         return head.place(chosen[0], key)
     names = [name for name in head.names if name.lower() in usual]
@@ -522,9 +524,9 @@ def _place(
 
 
 def _rows_of(tables: Sequence[Table], *, with_files: bool = True) -> Callable[[int], str]:
-    """Return a function that names a row in messages, by its place in the joined tables.
+    """Return a function that gives a row's name in messages from its place in the joined tables.
 
-    with_files: whether the file is named too, if there are several.
+    with_files: whether it also names the file, if there are several.
     """
     place_in = _place_in(tables)
 
@@ -539,7 +541,7 @@ def _rows_of(tables: Sequence[Table], *, with_files: bool = True) -> Callable[[i
 
 
 def _place_in(tables: Sequence[Table]) -> Callable[[int], tuple[int, int]]:
-    """Return a function that finds a row of the joined tables: its table's number, its place."""
+    """Return a function that finds a joined row: its table's number, and its place in the table."""
     ends = np.cumsum([len(table.values) for table in tables])
 
     def place_in(joined_place: int) -> tuple[int, int]:
@@ -550,7 +552,7 @@ def _place_in(tables: Sequence[Table]) -> Callable[[int], tuple[int, int]]:
 
 
 def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Columns:
-    """Return the columns of a folder's file: one of values, and one of times if it has any."""
+    """Return the columns of a file in a folder: one of values, and one of times if it has any."""
     choice = settings.choice
     columns = value_columns(head, choice, choice.columns, "columns")
     if not choice.columns and settings.known:
@@ -567,7 +569,7 @@ def _one_column(head: Head, settings: DataSettings, tables: TableFormat) -> Colu
 
 
 def _paths(settings: DataSettings, tables: TableFormat) -> list[Path]:
-    """Return the file, or the files directly in the folder that have a suffix of the format."""
+    """Return the file, or those files directly in the folder that have the format's suffix."""
     folder = Path(settings.path)
     if not folder.is_dir():
         return [folder]
@@ -583,7 +585,7 @@ def _paths(settings: DataSettings, tables: TableFormat) -> list[Path]:
 
 
 def _stamps(tables: Sequence[Table], settings: DataSettings) -> list[Stamps | None]:
-    """Return the times of the tables' rows, None without a time column.
+    """Return the times of the tables' rows, or None if there is no time column.
 
     Raises `DataError` if only some files have times, or if their kinds of times differ.
     """
@@ -591,7 +593,7 @@ def _stamps(tables: Sequence[Table], settings: DataSettings) -> list[Stamps | No
     alike = "phases can be aligned only if all files have it or none"
     messages = (
         f"{{1}} has no time column, but {{0}} has one: {alike}",
-        "{0} counts its steps, but {1} has times: all files have the one or the other",
+        "{0} counts its steps, but {1} has times: either all files need times or none",
         f"{{0}} has times with an offset from UTC, but {{1}} without: {alike}",
     )
     kinds = [(s is not None, bool(s and s.is_count), bool(s and s.utc)) for s in stamps]

@@ -1,15 +1,15 @@
 """Turn a client's series into samples, split in time and standardised.
 
-See docs/your-data.md, "From series to samples". With look-back L, the largest distance of the close
-and the periodic values, and horizon H, sample k forecasts ``values[L + k]`` …
+See docs/your-data.md, "From series to samples". The look-back L is the largest distance of the
+close and the periodic values, and H is the horizon. Sample k forecasts ``values[L + k]`` …
 ``values[L + k + H - 1]`` from the c values before the first target and from the values at fixed
-distances before each target. A target further ahead than a distance takes a value whole periods
-earlier, the newest available value. A further lag may reach before the series (`_reached`), so it
-neither shortens a series nor moves the parts that it is split in.
+distances before each target. If a target is further ahead than a distance, the newest
+available value whole periods earlier is taken. A lag beyond L may reach before the series
+(`_reached`), so it neither shortens a series nor moves the borders of its parts.
 
-A client that is too short for that is *young*: every value but its first may be a target, and all
-its inputs may reach before the series. It takes part with what it has, and a client without a train
-target receives models without sending anything.
+A client with a shorter series is *young*: every value but its first may be a target, and all its
+inputs may reach before the series. It takes part with what it has. If it has no train target, it
+receives models but sends nothing.
 """
 
 from __future__ import annotations
@@ -35,38 +35,38 @@ from fedproto_app.data.series import ClientSeries
 from fedproto_app.settings import DataSettings
 
 _WEEK = 7  # periods
-_WITHOUT_DAYS = 24  # steps of a period where the clock has no day
+_WITHOUT_DAYS = 24  # steps that count as a period if the clock has no day
 
 
 class SeriesResponse(Protocol):
-    """What columns known in advance do to a client's series."""
+    """The effect of columns known in advance on a client's series."""
 
     def values(self, known: Matrix, start: int, period: int) -> NDArray[np.float64]:
-        """Return it on the standard scale, [T], for columns [T, k] from this position on."""
+        """Return the effect of columns [T, k] from this position on, [T], on the standard scale."""
 
     def numbers(self) -> Mapping[str, list[Any]]:
-        """Return the numbers that a kept model needs to forecast with it, by name."""
+        """Return by name the numbers that a kept model needs to forecast with the response."""
 
 
 @dataclass(frozen=True)
 class ClientWindows:
-    """The samples of one client, standardised by its train part.
+    """The samples of one client, standardised with the scale of its train part.
 
     There are n samples of H targets each, so that N = n + H - 1 values are forecast.
 
-    series: the original series. response: what has been taken off its values, None for nothing.
+    series: the original series. response: what was subtracted from its values, None for nothing.
     explained: [n, H] float32, the response at the targets, None without a response.
     trained: the values of the series that the client may learn from.
-    make_inputs: returns the inputs [n, …] float32, see `sample_inputs`. They hold each value many
+    make_inputs: returns the inputs [n, …] float32, see `sample_inputs`. They repeat each value many
         times, so they are made when a cohort is made, and they are not stored.
     targets: [n, H] float32, 0 where missing, a view of the values. present: [n, H] bool, False
         where missing.
     batches: [S, p] int64, sample numbers of the train batches, oldest batch first. Every batch
-        is p consecutive samples, and its row b has phase b of the source's clock, so that row b
-        of any two clients' prototypes is the same time of day.
-    train_end, validation_end: numbers among the N values at which the validation and the test part
-        begin. A sample is in a part if all its targets are.
-    block: the fewest steps that may stand behind anything sent (`block_of`), 0 for any number.
+        is p consecutive samples. Its row b has phase b of the source's clock, so that row b of any
+        two clients' prototypes is for the same time of day.
+    train_end, validation_end: where the validation part and the test part begin, as numbers among
+        the N values. A sample is in a part if all its targets are.
+    block: the fewest steps on which anything sent may be based (`block_of`), 0 for any number.
     sends: whether the client may train for others. If not, it declares no train samples, so the
         server never asks it to train, and its batches serve only its own model.
     is_young: whether its look-back reaches before its series.
@@ -92,7 +92,7 @@ class ClientWindows:
 
     @property
     def inputs(self) -> NDArray[np.float32]:
-        """The inputs, made anew."""
+        """The inputs, made anew at each call."""
         return self.make_inputs()
 
     @property
@@ -123,13 +123,13 @@ class ClientWindows:
 
     @property
     def start(self) -> int:
-        """The position of the first sample's first target on the source's clock."""
+        """The position on the source's clock of the first sample's first target."""
         values = len(self.targets) + int(self.targets.shape[1]) - 1
         return self.end - values
 
     @property
     def first_test(self) -> int:
-        """The position of the first value of the test part on the source's clock."""
+        """The position on the source's clock of the first value of the test part."""
         return self.start + self.validation_end
 
     @property
@@ -156,12 +156,12 @@ class ClientWindows:
 
 
 def lookback(settings: DataSettings) -> int:
-    """Return how many values before a target its sample needs."""
+    """Return how many values before its first target a sample needs."""
     return max(settings.close_window, *settings.periodic_distances)
 
 
 def reach(settings: DataSettings) -> int:
-    """Return how far before a target its inputs reach, where there are values."""
+    """Return how far before a target its inputs reach in a series that is long enough."""
     return max(settings.close_window, *settings.distances)
 
 
@@ -188,9 +188,9 @@ def window_positions(first: NDArray[np.int64], settings: DataSettings) -> NDArra
 def _offsets(distance: int, settings: DataSettings) -> NDArray[np.int64]:
     """Return the positions [H] of the values this far before the targets, relative to the first.
 
-    Within a period they are ``0 - distance``, ``1 - distance``, …. Targets further ahead than a
-    period have the periodic values of the first period again, and values of a further lag come from
-    whole periods earlier as soon as they would lie after the first target.
+    Within a period they are ``0 - distance``, ``1 - distance``, …. For targets further ahead than a
+    period, the periodic values of the first period are repeated. Values at other lags are taken
+    from whole periods earlier if they would otherwise lie at or after the first target.
     """
     ahead: NDArray[np.int64] = np.arange(settings.horizon)
     if distance in settings.periodic_distances:
@@ -207,22 +207,22 @@ def sample_inputs(
     settings: DataSettings,
     begin: NDArray[np.int64] | int = 0,
 ) -> NDArray[np.float32]:
-    """Return the inputs of samples, [..., n, c + Q·H + j], whose blocks `WindowLayout` names.
+    """Return the inputs of samples, [..., n, c + Q·H + j]. `WindowLayout` names their blocks.
 
-    The close values come first, oldest first, then for each distance, longest first, the values at
-    this distance before each target, then numbers of the first target's time: with ``calendar =
-    "phase"`` the phase of the period, with ``"week"`` also the number of the period modulo 7, which
-    is the day of the week if a period is a day. In a source without times, positions count from its
-    beginning.
+    The close values come first, oldest first. Then follow, for each distance, longest first, the
+    values at this distance before each target. Last come numbers of the first target's time. With
+    ``calendar = "phase"`` this is the phase in the period, and with ``"week"`` also the number of
+    the period modulo 7, which is the day of the week if a period is a day. If a source has no
+    times, positions are counted from its beginning.
 
     values: [..., T], standardised and without gaps. firsts: [n], the places of the first targets
-    among them. positions: [..., n] or [n], the same on the source's clock. begin: [...], the place
-    of the series' first value, before which the values are 0.
+    among the values. positions: [..., n] or [n], their positions on the source's clock. begin:
+    [...], the place of the series' first value. The values before it are 0.
     """
     places, begins = window_positions(firsts, settings), np.asarray(begin)
     if begins.max() > firsts.min() - reach(settings):
         places = _reached(places, firsts, begins[..., None, None], settings)
-    if places.ndim > 2:  # each client's own
+    if places.ndim > 2:  # each client has its own
         past = np.take_along_axis(values[..., None, :], places, axis=-1)
     else:
         past = values[..., places]
@@ -240,9 +240,9 @@ def _reached(
 ) -> NDArray[np.int64]:
     """Return the places [..., n, c + Q·H] of past values, with those before the series replaced.
 
-    A value at a distance is replaced by the first value of its phase, if that comes before the
-    first target, and otherwise, like a close value, by the first value of the series. A sample
-    keeps its places if its first target is not after the first value.
+    A value at a distance is replaced by the first value with the same phase, if that comes before
+    the first target. Otherwise it is replaced, like a close value, by the first value of the
+    series. A sample keeps its places if its first target is not after the first value.
     """
     targets = firsts[:, None]
     same_phase = begin + (places - begin) % settings.period
@@ -256,8 +256,8 @@ def split_counts(
 ) -> tuple[int, int, int]:
     """Return the numbers of train, validation and test values, in time order.
 
-    In a backtest the train part is everything before the window and its validation part. tested:
-    the number of test values where `data.test-start` decides it.
+    In a backtest, the train part is everything before the validation part, which lies just before
+    the window. tested: the number of test values if `data.test-start` decides it.
     """
     if tested is not None:
         history = max(0, values - tested)
@@ -273,26 +273,26 @@ def split_counts(
 
 
 def parts_of(series: ClientSeries, settings: DataSettings) -> tuple[int, int, int]:
-    """Return the numbers of train, validation and test values of a series after the look-back."""
+    """Return how many train, validation and test values a series has after its look-back."""
     values = len(series.values) - lookback(settings)
     return split_counts(values, settings, _tested(series, settings))
 
 
 def _tested(series: ClientSeries, settings: DataSettings) -> int | None:
-    """Return the number of values from `data.test-start` on, None where shares decide."""
+    """Return the number of values from `data.test-start` on, or None if shares decide."""
     if not settings.test_start:
         return None
     return min(max(0, series.end - start_of_test(series, settings)), len(series.values))
 
 
 def start_of_test(series: ClientSeries, settings: DataSettings) -> int:
-    """Return the position at which `data.test-start` begins the test part on the source's clock.
+    """Return the position on the source's clock at which `data.test-start` begins the test part.
 
-    Raises `DataError` for a time where the source has none, or for a number where it has times.
+    Raises `DataError` if it is a time but the source has none, or a number although it has times.
     """
     text = settings.test_start
     if series.clock is not None and series.clock.form == "Y" and re.fullmatch(r"\d{4}", text):
-        text = f"{text}-01-01"  # as the data write it
+        text = f"{text}-01-01"  # years, as the data write them
     counts = re.fullmatch(r"-?\d+", text) is not None
     if counts is not (series.clock is None):
         has, give = ("no times", "the number of a step") if counts is False else ("times", "a time")
@@ -306,11 +306,11 @@ def start_of_test(series: ClientSeries, settings: DataSettings) -> int:
 
 
 def shortest_length(settings: DataSettings, batches: int = 1) -> int:
-    """Return the steps needed for `batches` train batches, a validation and a test sample."""
+    """Return the steps needed for `batches` train batches, one validation and one test sample."""
     horizon, train_values = settings.horizon, batches * settings.period + settings.horizon - 1
     validation, test = settings.validation_share, 1 - settings.train_share
     test = settings.window_share if settings.backtest else test - validation
-    # Fewer cannot suffice, as parts are whole numbers.
+    # A lower bound to start from: parts are whole numbers.
     least = train_values / (1 - validation - test), horizon / validation, (horizon - 2) / test
     values = max(batches * settings.period, *(math.floor(n * (1 - 1e-9)) - 3 for n in least))
     while True:
@@ -322,13 +322,13 @@ def shortest_length(settings: DataSettings, batches: int = 1) -> int:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a client's series becomes samples, before any is built.
+    """How a client's series is to be cut into samples.
 
-    series: the client's series. If it is young, missing values come before it, so that its train
-    samples fill whole periods. begin: the place of its first value, 0 if it is not young. train,
-    validation: the numbers of values of these parts, of the N after the look-back. first, end: the
-    train samples in batches. block: as in `ClientWindows`. is_whole: whether batches are whole
-    blocks.
+    series: the client's series. If the client is young, missing values are put before the series,
+    so that its train samples fill whole periods. begin: the place of the first value, 0 if it is
+    not young. train, validation: how many of the N values after the look-back these parts have.
+    first, end: the range of train samples in batches. block: as in `ClientWindows`. is_whole:
+    whether batches are whole blocks.
     """
 
     series: ClientSeries
@@ -348,8 +348,10 @@ class Cut:
 
     @property
     def trained_part(self) -> slice:
-        """The values that the client may learn from: whole blocks if it has any, else all up to
-        the last train target that are not older than a limited history."""
+        """The values that the client may learn from: its whole blocks, if there are any.
+
+        Otherwise, all values up to the last train target that are within a limited history.
+        """
         back, period, history = lookback(self.settings), self.settings.period, self.settings.history
         if self.is_whole:
             return slice(back + self.first, back + self.end)
@@ -363,14 +365,15 @@ class Cut:
 
     @property
     def lacks_scale(self) -> bool:
-        """Whether a young client's train part has fewer than half a period of values, which are
-        too few for a scale."""
+        """Whether a young client has too few train values for a scale: less than half a period."""
         return self.is_young and 2 * np.isfinite(self.trained).sum() < self.settings.period
 
     @property
     def first_target(self) -> int:
-        """The place of the first target of the first sample that counts: a young client's second
-        value, or the value after those that set its scale."""
+        """The place of the first target of the first sample that counts.
+
+        For a young client, it is the second value, or the first after those that set its scale.
+        """
         sets_scale = self.lacks_scale and not self.settings.scale
         return self.begin + (self.settings.period if sets_scale else 1) if self.is_young else 0
 
@@ -383,8 +386,10 @@ class Cut:
 
     @property
     def parts(self) -> dict[str, NDArray[np.bool_]]:
-        """Which targets of samples that count are present in the train batches, the validation and
-        the test part."""
+        """Which targets are present in the train batches, the validation part and the test part.
+
+        Only samples that count are considered.
+        """
         back, trained = lookback(self.settings), self.end + self.settings.horizon - 1
         present, since = self.present[back:], max(0, self.first_target - back)
         validated = self.train + self.validation
@@ -407,16 +412,16 @@ class Cut:
 
     @property
     def sends(self) -> bool:
-        """Whether it has a train target, and whole blocks if these are required."""
+        """Whether the client has a train target, and whole blocks if these are required."""
         return bool(self.parts["train"].any()) and (self.is_whole or not self.block)
 
 
 def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
-    """Return how this series is cut.
+    """Return how this series is to be cut.
 
-    A client that can be trained, validated and tested without reaching before its series is not
-    young, unless only a young client's train part would hold a whole block. A backtest has no young
-    clients, because its windows would find different ones.
+    A client is not young if it can be trained, validated and tested without reaching before its
+    series. But if whole blocks are required and its train part holds none, it is young if its train
+    part then holds one. A backtest has no young clients: they would differ between its windows.
     """
     train, validation, test = parts_of(series, settings)
     if settings.test_start:
@@ -435,10 +440,10 @@ def cut_of(series: ClientSeries, settings: DataSettings) -> Cut:
 
 
 def _young(series: ClientSeries, settings: DataSettings) -> Cut:
-    """Return how the series of a young client is cut.
+    """Return how the series of a young client is to be cut.
 
-    The test part has at least a horizon of values. The validation part has its share of the rest,
-    at least a horizon if that leaves a sample to train on, and else nothing.
+    The test part has at least a horizon of values. The validation part has its share of the rest:
+    at least a horizon if that leaves a sample to train on, else nothing.
     """
     length, horizon, period = len(series.values), settings.horizon, settings.period
     test = _tested(series, settings)
@@ -463,8 +468,10 @@ def _young(series: ClientSeries, settings: DataSettings) -> Cut:
 def _with_batches(
     series: ClientSeries, settings: DataSettings, begin: int, train: int, validation: int
 ) -> Cut:
-    """Return the cut with its train samples: the newest whole blocks, else the newest whole
-    periods. A block counts if at least half of its values are present."""
+    """Return the cut whose train samples are the newest whole blocks, or else whole periods.
+
+    A block counts if at least half of its values are present.
+    """
     period, block = settings.period, block_of(series, settings)
     samples, start = train - settings.horizon + 1, series.start + lookback(settings)
     batches = samples // period
@@ -509,14 +516,14 @@ def why_refused(series: ClientSeries, settings: DataSettings) -> str | None:
 
 
 def block_of(series: ClientSeries, settings: DataSettings) -> int:
-    """Return the number of steps in a block, 0 without blocks. A client trains on whole blocks.
+    """Return the number of steps in a block, or 0 if there are no blocks.
 
-    With `least_periods`, the first targets of the train samples fill whole blocks, whose bounds are
-    the multiples of their length on the source's clock. So the sums over a client's samples that
-    different runs ask for differ by whole blocks. A period is a day here, or a week of daily
-    values, and otherwise 24 steps. It is not `data.period`, which the run chooses. Few series have
-    seven years, so if steps are a week or longer, a block is the fewest whole years with
-    `least_periods` steps.
+    With `least_periods`, a client trains on whole blocks: the first targets of its train samples
+    fill blocks that begin at multiples of their length on the source's clock. So if different runs
+    ask for sums over a client's samples, the sums differ by whole blocks. Here a period is a
+    day, for daily values a week, or 24 steps if the clock has neither. It is not `data.period`,
+    which the run chooses. If steps are a week or longer, a block is the fewest whole years with
+    `least_periods` steps, because few series have seven years.
     """
     if year := 0 if series.clock is None else series.clock.year:
         return -(-settings.least_periods // year) * year
@@ -529,7 +536,8 @@ def make_windows(
 ) -> ClientWindows:
     """Cut, split and standardise one client's series. Raises `DataError` if it is refused.
 
-    response: is taken off the standardised values, whose scale stays the original series' scale.
+    response: the effect that is subtracted from the standardised values. Their scale stays that of
+    the original series.
     """
     if reason := why_refused(series, settings):
         raise DataError(f"client {series.name!r} refused: {reason}")
@@ -572,7 +580,7 @@ def make_windows(
 def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
     """Return the scale of a series that is not refused.
 
-    A young client with too few train values has the declared scale, or its first period's scale.
+    A young client with too few train values has the declared scale, or that of its first period.
     """
     cut = cut_of(series, settings)
     if cut.lacks_scale and settings.scale:
@@ -581,13 +589,13 @@ def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
     if cut.lacks_scale:
         first = series.values[: settings.period]
         return Scale.of_series(first, first, settings.period)
-    # With blocks, all that depends on the train part depends on their first targets alone.
+    # With blocks, whatever depends on the train part depends only on the blocks' first targets.
     end = lookback(settings) + (cut.end if cut.is_whole else cut.train)
     return Scale.of_series(cut.trained, cut.series.values[:end], settings.period)
 
 
 def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Replace missing values by the last value before them (by 0, the train mean, at the start)."""
+    """Replace missing values by the last value before them, at the start by 0, the train mean."""
     last = np.where(np.isfinite(values), np.arange(len(values)), -1)
     np.maximum.accumulate(last, out=last)
     return np.where(last >= 0, values[last], 0.0)
@@ -596,10 +604,9 @@ def carry_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _phase_aligned_batches(
     first: int, end: int, first_target: int, period: int
 ) -> NDArray[np.int64]:
-    """Return the sample numbers from `first` to the end as batches [S, p], sample b of each at
-    phase b.
+    """Return the sample numbers from `first` to the end as batches [S, p].
 
-    first_target: clock position of sample 0's first target.
+    Sample b of each batch has phase b. first_target: clock position of sample 0's first target.
     """
     order = (np.arange(period) - (first_target + first)) % period
     return (np.arange(first, end, period)[:, None] + order).astype(np.int64)

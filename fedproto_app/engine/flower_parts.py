@@ -1,7 +1,7 @@
-"""What the engine's grids and workers share: Flower's identity, ids, serialisation.
+"""The parts of Flower that the engine's grids and workers share: identity, ids, serialisation.
 
-Flower's own processes set the identity before an app runs, and its SuperLink numbers messages. The
-engine does both instead.
+In Flower's own runs, its processes set the identity before an app runs, and its SuperLink numbers
+the messages. Here the engine does both.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from flwr.supercore.task_identity import TaskIdentity
 
 RUN_ID = 1
 FIRST_ID = 1000  # Flower's id of the first node
-RAISED = 6  # the code of Flower's error for a ClientApp that raised
+RAISED = 6  # the code of Flower's error if a ClientApp raised an exception
 
 
 class EngineGrid(Grid):
-    """A grid without a run of Flower's, because the app never asks for the run."""
+    """A grid that has no Flower run. The app never asks for the run."""
 
     def set_run(self, run: object) -> None: ...
 
@@ -46,7 +46,7 @@ def number(message: Message) -> str:
 
 
 def to_bytes(message: Message) -> bytes:
-    """Return the message as serialised for the network."""
+    """Return the message serialised as for the network."""
     data: bytes = message_to_proto(message).SerializeToString()
     return data
 

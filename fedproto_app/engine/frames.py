@@ -2,12 +2,12 @@
 
 A request is one letter and its content:
 
-    S   start: the run's settings, the worker's nodes, the memory for each, as JSON
+    S   start: the run's settings, the number of nodes, the memory for each, as JSON
     O   order: which node, which part of how many, then a Flower message
     F   flush: write all state that waits in memory
 
-An answer is too: R a Flower message, P the replies of a process's cohorts (`part_bytes`), D done,
-E why it is not, as text.
+An answer has the same form. R is a reply: a Flower message. P is a part of a reply: the replies of
+a process's cohorts (`part_bytes`). D means done. E is an error: the reason as text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ START, ORDER, FLUSH = b"S", b"O", b"F"
 REPLY, PART, DONE, FAILED = b"R", b"P", b"D", b"E"
 _ORDER = struct.Struct("<III")
 _TABLE = "table"
-_ARRAYS = ("arrays", "totals")  # of a cohort's reply
+_ARRAYS = ("arrays", "totals")  # the fields of a cohort's reply that hold arrays
 
 
 class OrderFrame(NamedTuple):
@@ -43,7 +43,7 @@ class OrderFrame(NamedTuple):
 def start_frame(run_config: Mapping[str, object], nodes: int, memory: int) -> bytes:
     """Return the request that starts a worker.
 
-    nodes: their number in the whole simulation. memory: bytes for the state of a node, or 0.
+    nodes: the number of nodes in the whole simulation. memory: bytes for each node's state, or 0.
     """
     return START + json.dumps({"config": run_config, "nodes": nodes, "memory": memory}).encode()
 
@@ -53,13 +53,13 @@ def order_frame(order: OrderFrame) -> bytes:
 
 
 def read_order_frame(content: bytes) -> OrderFrame:
-    """Read the content of a request, without its letter."""
+    """Read the content of a request. It is given without its letter."""
     node, part, parts = _ORDER.unpack_from(content)
     return OrderFrame(node, part, parts, content[_ORDER.size :])
 
 
 def part_bytes(replies: Sequence[Reply]) -> bytes:
-    """Return a process's replies as an npz of their arrays and of a JSON text with the rest."""
+    """Return a process's replies as npz bytes: their arrays, and all else as JSON."""
     arrays: dict[str, AnyArray] = {}
     tables = []
     for number, reply in enumerate(replies):

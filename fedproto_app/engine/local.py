@@ -1,7 +1,7 @@
-"""A Grid without processes: a node is a call of the ClientApp, and answers at once.
+"""A Grid without processes. To ask a node is to call its ClientApp, which answers at once.
 
-For checks of logic, small runs and tests. Records pass through Flower's own serialisation, as they
-do on a network.
+It serves checks of logic, small runs and tests. Records pass through Flower's own serialisation,
+as on a network.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fedproto_app.engine.flower_parts import (
 )
 from fedproto_app.settings import DataSettings, Settings, flat_settings
 
-# Settings for local runs: a node that has not answered at once will not answer.
+# Settings for local runs. A node that does not answer at once will never answer.
 AT_ONCE: Mapping[str, object] = {"nodes.start-deadline": 5.0, "nodes.round-deadline": 0.2}
 
 
 def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[UserConfig]:
-    """Return the configs of `count` nodes that share a source's clients."""
+    """Return the configs of `count` nodes that divide a source's clients among them."""
     return [
         {
             "partition-id": index,
@@ -45,7 +45,7 @@ def nodes_sharing(data: DataSettings, count: int, state_dir: Path) -> list[UserC
 
 
 class LocalGrid(EngineGrid):
-    """Nodes with these configs, `--node-config` each."""
+    """A grid of nodes. Their configs are what they would get by `--node-config`."""
 
     def __init__(self, settings: Settings, node_configs: Sequence[UserConfig]) -> None:
         take_identity()
@@ -59,7 +59,7 @@ class LocalGrid(EngineGrid):
             )
             for index, config in enumerate(node_configs)
         }
-        self.replies: dict[str, Message] = {}  # not yet pulled, by the order's id
+        self.replies: dict[str, Message] = {}  # not yet pulled; keys: the orders' ids
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
@@ -85,7 +85,7 @@ class LocalGrid(EngineGrid):
         return self.pull_messages(self.push_messages(messages))
 
     def answer(self, message: Message) -> Message | None:
-        """Return the node's reply to a message, None if there is none."""
+        """Return the node's reply to a message, or None if there is none."""
         try:
             context = self.contexts[message.metadata.dst_node_id]
             reply = client_app(from_bytes(to_bytes(message)), context)

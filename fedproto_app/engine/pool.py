@@ -1,4 +1,4 @@
-"""The engine's worker processes, each with a thread in this process."""
+"""The engine's worker processes. A thread in this process serves each of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fedproto_app.core.errors import FederationError
 from fedproto_app.engine import frames, starter
 
 MOST_WORKERS = starter.MOST_FILES - 1
-_GRACE = 10.0  # seconds until a worker must have ended
+_GRACE = 10.0  # seconds in which a worker may end by itself
 
 
 class WorkerPool:
     """A pool of workers for a ``with`` block.
 
-    import_path: a folder whose modules workers may import (a user's own data source), or None.
-    log: the file for their output. Call `start` once, then `ask`.
+    import_path: a folder from which workers may import modules, such as a user's own data source,
+    or None. log: the file for the workers' output. Call `start` once, then `ask`.
     """
 
     def __init__(self, count: int, log: Path, import_path: Path | None = None) -> None:
@@ -31,7 +31,7 @@ class WorkerPool:
             raise FederationError(f"workers = {count}: at most {MOST_WORKERS}")
         self.count, self._started = count, False
         pairs = [socket.socketpair() for _ in range(count)]
-        ending, self._lifeline = os.pipe()  # closed by the system, too, however this process ends
+        ending, self._lifeline = os.pipe()  # the system closes it, however this process ends
         files = [ending, *(end.fileno() for _, end in pairs)]
         with log.open("ab") as output:
             starter.start("fedproto_app.engine.worker:main", files, output, import_path)
@@ -57,7 +57,7 @@ class WorkerPool:
     def flush(self) -> None:
         """Let all workers write their state, and wait for them.
 
-        Raises `FederationError` if one cannot.
+        Raises `FederationError` if a worker cannot write.
         """
         for future in [self.ask(number, frames.FLUSH) for number in range(self.count)]:
             answer = future.result()
@@ -65,7 +65,7 @@ class WorkerPool:
                 raise FederationError(f"a worker process {answer[1:].decode()}")
 
     def ask(self, worker: int, request: bytes) -> Future[bytes]:
-        """Return the future answer. A worker answers its requests one after the other."""
+        """Send a request, return a future for its answer. A worker does one request at a time."""
         return self._threads[worker].submit(self._exchange, worker, request)
 
     def close(self) -> None:
@@ -89,8 +89,8 @@ class WorkerPool:
             return connection.recv_bytes()
         except (EOFError, OSError):
             raise FederationError(
-                f"worker process {worker + 1} of {self.count} has ended; the run stands as of its "
-                "newest checkpoint"
+                f"worker process {worker + 1} of {self.count} has ended; the run can be resumed "
+                "from its newest checkpoint"
             ) from None
 
 

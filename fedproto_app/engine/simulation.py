@@ -1,8 +1,8 @@
-"""A simulation in this process: the ServerApp here, the nodes' ClientApps in workers beside it.
+"""A simulation: the ServerApp runs in this process, the nodes' ClientApps in worker processes.
 
-Flower's messages are serialised and read as over a network, so a run ends as it does in Flower's
-own simulation. Nodes write their state with each checkpoint, every few seconds. Nodes whose code
-only this process has, for instance a notebook's, work here too, one after the other.
+Flower's messages are serialised as for a network, so a run gives the same results as in Flower's
+own simulation. Nodes write their state with each checkpoint, every few seconds. If only this
+process has the nodes' code, for instance in a notebook, they work here, one after the other.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from fedproto_app.settings import Settings, flat_settings
 Show = Callable[[Mapping[str, object]], None]
 
 CHECKPOINT_EVERY = 5.0  # seconds of work that a killed run may have to repeat
-_RARITY = 4  # a checkpoint waits 4 times as long as writing the nodes' state took
-_SHARE_OF_ALL, _SHARE_OF_FREE = 0.6, 0.8  # of this machine's memory, for the state of all nodes
+_RARITY = 4  # the pause after a checkpoint is at least this many times as long as writing it
+_SHARE_OF_ALL, _SHARE_OF_FREE = 0.6, 0.8  # shares of the memory that all nodes' state may take
 
 
 class WorkerGrid(EngineGrid):
     """A grid of nodes that run in the first workers of a pool.
 
-    A node belongs to one worker. Where there are more workers than nodes, several work for a node,
-    each on some cohorts of an order, and their parts are put together here.
+    Normally a node belongs to one worker. If there are more workers than nodes, several work for
+    the same node, each on some cohorts of an order. Their parts are put together here.
     """
 
     def __init__(self, pool: WorkerPool, nodes: int, workers: int) -> None:
         self._pool, self._nodes, self._workers = pool, nodes, workers
-        self._answers: dict[str, Future[Message]] = {}  # not yet pulled, by the message's id
+        self._answers: dict[str, Future[Message]] = {}  # not yet pulled; keys: the messages' ids
         self._arrived, self._news = threading.Condition(), False
 
     def workers_of(self, node: int) -> list[int]:
-        """Return the workers of a node. If it has several, they serve no other node."""
+        """Return the workers of a node. If there are several, they serve no other node."""
         if self._workers <= self._nodes:
             return [node % self._workers]
         return list(range(node, self._workers, self._nodes))
@@ -92,9 +92,10 @@ class WorkerGrid(EngineGrid):
         return [future.result(timeout) for future in futures]
 
     def wait(self, seconds: float) -> None:
-        """Wait until an answer has come since the last pull, but no longer than this.
+        """Wait until an answer arrives, but no longer than this.
 
-        Those that came before it and that nobody wants any more end no wait.
+        It returns at once if one has arrived since the last pull. Older answers, which nobody wants
+        any more, do not end the wait.
         """
         with self._arrived:
             self._arrived.wait_for(lambda: self._news, seconds)
@@ -103,7 +104,7 @@ class WorkerGrid(EngineGrid):
         node = message.metadata.dst_node_id - FIRST_ID
         workers = self.workers_of(node)
         if message.metadata.message_type in (ROSTER, ALIVE):
-            workers = workers[:1]  # each of them could answer
+            workers = workers[:1]  # one answer is enough
         data = to_bytes(message)
         parts = [
             self._pool.ask(
@@ -131,7 +132,7 @@ class WorkerGrid(EngineGrid):
 
 
 def _put_together(answers: list[bytes], message: Message) -> Message:
-    """Return the node's reply. An error of one worker is the node's error."""
+    """Return the node's reply. If a worker had an error, the reply is that error."""
     for answer in answers:
         if answer[:1] == frames.REPLY:
             return from_bytes(answer[1:])
@@ -140,12 +141,12 @@ def _put_together(answers: list[bytes], message: Message) -> Message:
 
 
 class WithState(Persistence):
-    """A checkpoint after the first round, then every few seconds.
+    """Makes a checkpoint after the first round, then every few seconds.
 
-    Before each the workers write their nodes' state. Where that takes long, checkpoints are rarer,
-    so that it takes a fifth of the time at most. interval: seconds between two checkpoints, or 0
-    where state is not cached in memory. Then the disk has the newest states, which must not be
-    ahead of the checkpoint.
+    Before each checkpoint, the workers write their nodes' state. If writing takes long, checkpoints
+    are rarer, so that at most a fifth of the time is spent on it. interval: seconds between
+    checkpoints, or 0 for a checkpoint after every round. It must be 0 unless state is cached in
+    memory: without a cache, every round changes the state on disk, which must suit the checkpoint.
     """
 
     def __init__(self, pool: WorkerPool, interval: float = CHECKPOINT_EVERY) -> None:
@@ -166,11 +167,11 @@ def simulate(
 ) -> RunFolder:
     """Run on this number of nodes and return the folder of the finished run.
 
-    workers: how many of the pool's work. show: called with each line of rounds.jsonl. Raises
-    `FedProtoError` for what stops the run, after writing it to ``error.txt``.
+    workers: how many of the pool's workers to use. show: called with each line of rounds.jsonl. If
+    an error stops the run, writes it to ``error.txt`` and raises it as a `FedProtoError`.
     """
     take_identity()
-    if settings.aggregation.secure:  # a node's secrets are one process's
+    if settings.aggregation.secure:  # only one process may hold a node's secrets
         workers = min(workers, nodes)
     grid = WorkerGrid(pool, nodes, workers)
     with reporting_errors() as started:
@@ -183,9 +184,9 @@ def simulate(
 
 
 def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunFolder:
-    """Do as `simulate` does with all nodes in this process."""
+    """Do the same as `simulate`, but with all nodes in this process."""
     take_identity()
-    forget_data()  # of an earlier run, as in a notebook, where files and functions change
+    forget_data()  # of an earlier run: in a notebook, files and functions may have changed
     configs: list[UserConfig] = [
         {"partition-id": node, "num-partitions": nodes} for node in range(nodes)
     ]
@@ -196,7 +197,7 @@ def simulate_without_workers(settings: Settings, nodes: int, show: Show) -> RunF
 
 
 def _memory_for(nodes: int, workers: int) -> int:
-    """Return the bytes for the state of a node, or 0 where several workers share its state."""
+    """Return the bytes of memory for a node's state, or 0 if several workers share its state."""
     if workers > nodes:
         return 0
     all_of_it = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -204,7 +205,10 @@ def _memory_for(nodes: int, workers: int) -> int:
 
 
 def _free_memory(otherwise: int) -> int:
-    """Return the bytes that programs can allocate without swapping, if the system reports them."""
+    """Return the bytes that programs can allocate without swapping.
+
+    otherwise: returned if the system does not report them.
+    """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:  # not Linux
@@ -215,7 +219,7 @@ def _free_memory(otherwise: int) -> int:
 
 @contextmanager
 def flowers_log(file: Path, echo: Callable[[str], None] | None) -> Iterator[None]:
-    """Redirect Flower's log from stderr to this file. echo: called with each line too."""
+    """Redirect Flower's log from stderr to this file. echo: is also called with each line."""
     from flwr.common.logger import FLOWER_LOGGER
 
     written = logging.FileHandler(file)

@@ -1,8 +1,9 @@
-"""A process that has imported torch and Flower, and forks into the processes that need them.
+"""The starter: a process that imports torch and Flower once, and forks to start other processes.
 
-The imports cost three seconds of processor time, a fork some milliseconds. The starter is started
-with the first run of a program and serves all its runs. It reads no data and computes nothing, so
-what it forks into is like a new process. It ends when the program ends, however that happens.
+The imports take three seconds of processor time, but a fork takes only milliseconds. A program
+starts the starter with its first run, and all its runs use it. The starter reads no data and
+computes nothing, so that a process forked from it is like a new one. It ends when the program ends,
+however that happens.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from typing import IO, Any, NoReturn
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.loading import load
 
-MOST_FILES = 250  # of a request; Linux passes at most 253 in a message
-_LONGEST = 2**16  # bytes of a request
-# One thread a process: else the libraries of each would use all cores, and sums their order.
+MOST_FILES = 250  # in a request; Linux passes at most 253 in a message
+_LONGEST = 2**16  # bytes in a request
+# One thread per process. Else each would use all cores, and the order of its sums would vary.
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 _PROGRAM = "from fedproto_app.engine.starter import serve; serve()"
 
@@ -34,12 +35,12 @@ _PROGRAM = "from fedproto_app.engine.starter import serve; serve()"
 def start(
     work: str, files: Sequence[int], output: IO[bytes], import_path: Path | None = None
 ) -> None:
-    """Start a process that calls a function with files, and then ends.
+    """Start a process that calls a function with open files, and then ends.
 
-    work: the function, ``package.module:name``. Its arguments are descriptors. files: descriptors
-    that are open here, at most `MOST_FILES`. output: for what the process prints. import_path: a
-    folder whose modules it may import too, beside the modules of this process's script. Raises
-    `FederationError` if this system cannot fork.
+    work: the function, ``package.module:name``. Its arguments are file descriptors. files: at most
+    `MOST_FILES` descriptors that are open here. output: takes what the process prints. import_path:
+    a further folder from which the process may import modules, besides that of this process's
+    script. Raises `FederationError` if this system cannot fork.
     """
     global _starter
     if not hasattr(os, "fork"):
@@ -61,9 +62,10 @@ def start(
 
 
 class _Starter:
-    """The starter, in the program.
+    """The starter as the program sees it.
 
-    requests: takes one request in each message. environment: of this process at the start.
+    requests: a socket that takes one request per message. environment: this process's environment
+    when the starter was started.
     """
 
     def __init__(self) -> None:
@@ -105,7 +107,7 @@ class _Starter:
 
 
 class _Inherited:
-    """The starter, in a process that it forked into, which may need processes too."""
+    """The starter as seen by a process that it started, which may need processes too."""
 
     def __init__(self, requests: socket.socket) -> None:
         self.requests, self.environment = requests, dict(os.environ)
@@ -120,7 +122,7 @@ _starter: _Starter | _Inherited | None = None
 def serve() -> None:
     """Serve requests in the starter's process until the program ends.
 
-    Arguments of the process: descriptors of the lifeline, and of both ends of the requests.
+    The process's arguments are the descriptors of the lifeline and of both ends of `requests`.
     """
     global _starter
     for module in ("pandas", "fedproto_app.engine.worker"):  # what most processes need
@@ -145,7 +147,7 @@ def serve() -> None:
 
 
 def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
-    """Do what a request asks for in this process, and end it."""
+    """Do in this process what a request asks for, then end the process."""
     output, *descriptors = files
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
@@ -161,4 +163,4 @@ def _become(request: dict[str, Any], files: list[int]) -> NoReturn:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)  # what the starter would do at its end is not this process's to do
+        os._exit(0)  # skips what only the starter itself must do at its end

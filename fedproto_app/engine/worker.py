@@ -1,8 +1,8 @@
-"""A worker process of the engine: the ClientApp of some nodes, order after order.
+"""A worker process of the engine. It runs the ClientApp of some nodes, order after order.
 
-A run's first worker reads the data, once, and forks into the others. A worker ends with the
-engine, however the engine ended: nothing is written to the lifeline, and it closes when the engine
-ends.
+A run's first worker reads the data once and forks to make the others. A worker ends with the
+engine, however the engine ends. It learns of this from the lifeline, a pipe into which nothing is
+written and which closes when the engine ends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PHASES: dict[str, orders.Phase] = {
 class Worker:
     """The nodes that this process serves.
 
-    A node is a share of the run's data: its number, and the number of nodes.
+    nodes: the number of nodes in the simulation. A node's number says which share of data it has.
     """
 
     def __init__(self, config: UserConfig, nodes: int) -> None:
@@ -72,7 +72,7 @@ class Worker:
 def serve(engine: Connection, request: bytes | None, number: int = 0) -> None:
     """Answer the engine's requests until it closes the connection.
 
-    request: the first of them, None if it must come yet. number: this worker's.
+    request: the first request, or None if it has not come yet. number: this worker's number.
     """
     worker: Worker | None = None
     while True:
@@ -96,7 +96,7 @@ def serve(engine: Connection, request: bytes | None, number: int = 0) -> None:
 
 
 def received(engine: Connection) -> bytes | None:
-    """Return the next request, None if there is none any more."""
+    """Return the next request, or None if the engine has ended."""
     try:
         return engine.recv_bytes()
     except (EOFError, OSError):
@@ -106,8 +106,8 @@ def received(engine: Connection) -> bytes | None:
 def read_data(start: bytes) -> None:
     """Read the data of the run that this request starts, so that forked workers have them.
 
-    A user's function is left to the workers, as it may start threads, which no fork takes along.
-    What cannot be read is left to the nodes, which meet the same fault and tell the server.
+    A user's function is called only in the workers, because it may start threads, which a fork does
+    not copy. Faults are ignored here: the nodes meet the same fault and tell the server.
     """
     config = json.loads(start[1:])["config"]
     try:
@@ -119,7 +119,7 @@ def read_data(start: bytes) -> None:
 
 
 def flushed() -> bytes:
-    """Write all cached state and return the answer, with the reason if writing failed."""
+    """Write all cached state. Return the answer, which gives the reason if writing failed."""
     try:
         store.flush()
     except (FedProtoError, OSError) as fault:
@@ -128,7 +128,7 @@ def flushed() -> bytes:
 
 
 def main(lifeline: int, *sockets: int) -> None:
-    """Run workers, this process one of them. Arguments: descriptors, sockets one a worker."""
+    """Run a worker for each socket, the first in this process. Arguments: file descriptors."""
     take_identity()
     own_socket = sockets[0]
     request = received(first := Connection(own_socket))

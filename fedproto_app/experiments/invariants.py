@@ -1,4 +1,4 @@
-"""Check the invariants of every method on runs of a few seconds: same seed, same numbers.
+"""Check in runs of a few seconds that a method gives the same numbers for the same seed.
 
 A method passes if it computes a client's numbers only from the client's data and state, the order,
 and randomness of `fedproto_app.core.randomness`. ``fedproto check-method`` prints the results.
@@ -32,21 +32,22 @@ from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.table import load_shard, make_task, small_run
 
-# Cohorts and shards change the order of float32 sums, and three rounds of training amplify that.
+# Cohorts and shards change the order of float32 sums. Three rounds of training amplify the effect.
 TOLERANCE = 2e-4
-_NO_DIFFERENCE = 1e-12  # between numbers that may be zero
+_NO_DIFFERENCE = 1e-12  # a smaller difference counts as none, as both numbers may be zero
 
-_COSTS = ("seconds", "node_seconds", "bytes_down")  # a resumed run sends an encoder again
+_COSTS = ("seconds", "node_seconds", "bytes_down")  # a resumed run repeats a download
 _PARTIAL: Mapping[str, Any] = {"participation": 0.6, "rounds": 4}
 _ALONE: Mapping[str, Any] = {"cohort-size": 1}
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """The deviation between values that must be equal.
+    """The deviation between two sets of values that must be equal.
 
     largest: the largest relative difference of two numbers, infinite if a value is missing in one
-    of them. where: the name of that number. allowed: the largest allowed difference.
+    of the sets. where: the name of the value that differs most. allowed: the largest
+    difference for which the invariant holds.
     """
 
     largest: float
@@ -62,7 +63,7 @@ class Deviation:
 class SmallRuns:
     """Short runs of a method on a task, all in this process.
 
-    changes: settings over the task's small settings. Raises `SettingsError` for wrong settings.
+    changes: settings that override the task's small settings. Wrong ones raise `SettingsError`.
     """
 
     def __init__(self, task: str, method: str, folder: Path, **changes: object) -> None:
@@ -76,9 +77,9 @@ class SmallRuns:
         return self.folder / "state" / label
 
     def run(self, label: str, nodes: int, *, deaths: Sequence[int] = (), **changes: object) -> Path:
-        """Return the folder of a finished run, and make the run on the first call.
+        """Return the folder of a finished run. The first call with a label makes the run.
 
-        deaths: after how many replies the server is killed, each time before it is resumed.
+        deaths: the server is killed and resumed once per entry, after that many replies.
         """
         path = self.folder / "runs" / label
         for dies_at in (*deaths, math.inf):
@@ -121,7 +122,7 @@ class _MortalGrid(LocalGrid):
 
 
 def cohorts_equal_their_clients(runs: SmallRuns) -> Deviation:
-    """Compare clients that train as a cohort, padded to the longest, with clients one by one."""
+    """Compare clients trained as a cohort, padded to the longest, with clients trained alone."""
     together, alone = runs.run("one-node", 1), runs.run("alone", 1, **_ALONE)
     return apart(results(together), results(alone), TOLERANCE)
 
@@ -180,7 +181,7 @@ _FOR_ALL_METHODS: Mapping[str, Invariant] = {
 def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
     """Return the invariants of a task in words, each with its check.
 
-    method: the method to check. Fewer invariants apply to models that cannot forecast on their own.
+    method: the method to check. Fewer invariants apply if its models cannot forecast alone.
     """
     if not task_record(task).forecasts or (method and method_named(method).cannot_forecast):
         return _FOR_ALL_METHODS
@@ -193,8 +194,8 @@ def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
 def results(run: Path) -> dict[str, object]:
     """Return the numbers of clients.csv, and the mean losses of the rounds.
 
-    Figures that jump are left out, such as the coverage of intervals, because tiny differences
-    decide whether a value lies in an interval.
+    Figures that can jump are left out. For instance, a tiny difference decides whether a value lies
+    in an interval, and so changes the coverage.
     """
     figures = report_for(read_task(run)).metrics.figures
     jumping = {figure.column.name for figure in figures if figure.jumps}
@@ -205,7 +206,7 @@ def results(run: Path) -> dict[str, object]:
 
 
 def everything(run: Path) -> dict[str, object]:
-    """Return all results of a run, without its costs."""
+    """Return all results of a run except its costs."""
     values = _client_numbers(run)
     for line in read_rounds(run):
         figures = flat({name: value for name, value in line.items() if name not in _COSTS})
@@ -241,7 +242,7 @@ def apart(
 
 
 def _difference(value: object, reference: object) -> float:
-    """Return the largest relative difference, infinite for unequal values that are not numbers.
+    """Return the largest relative difference, infinite if values that are no numbers differ.
 
     NaN equals NaN.
     """

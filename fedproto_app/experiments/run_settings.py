@@ -1,4 +1,4 @@
-"""Collect the settings of a run: from an app's table, a file, ``--set``, or an earlier run.
+"""Collect a run's settings from an app's table, a file and ``--set``, or from an earlier run.
 
 All other settings keep the defaults of `Settings`.
 """
@@ -36,7 +36,10 @@ NODES = 2  # default of a simulation
 
 
 def given_settings(app: Path | None, config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of the app, then the file, then ``--set``, with dotted keys."""
+    """Return the settings of the app, the file and ``--set``, each overriding those before it.
+
+    The keys are dotted.
+    """
     return {**(_table_of(app) if app else {}), **changed_settings(config, changes)}
 
 
@@ -51,9 +54,9 @@ def simulated_settings(changes: Mapping[str, object], nodes: int) -> Settings:
 
 
 def unclaimed_settings(changes: Mapping[str, object], nodes: int) -> Settings:
-    """Return `simulated_settings` without making a folder."""
+    """Return the same as `simulated_settings`, but make no folder."""
     if names := flat(changes).get("nodes.names"):
-        raise SettingsError(f"nodes.names = {names!r}: names real nodes, and a simulation has none")
+        raise SettingsError(f"nodes.names = {names!r}: only for real nodes, not for a simulation")
     # All nodes of a simulation are present, so a run can wait for all of them.
     settings = settings_from({"nodes.minimum": nodes, **changes})
     if settings.nodes.minimum > nodes:
@@ -72,10 +75,10 @@ def unclaimed_settings(changes: Mapping[str, object], nodes: int) -> Settings:
 def deployed_settings(
     app: Path | None, config: Path | None, changes: Sequence[str], resume: str
 ) -> Settings:
-    """Return the settings of a run on real nodes. Paths are the server's.
+    """Return the settings of a run on real nodes. Paths are those on the server.
 
-    resume: the run to resume, or "". It is the run's folder if the server's folders can be read, or
-    else its name. With a name, the settings must be the same as before.
+    resume: the run to resume, or "". If this machine can read the server's folders, it is the run's
+    folder, else its name. If it is a name, the settings must be the same as before.
     """
     if resume and (Path(resume) / "settings.toml").exists():
         _refuse_config(resume, config)
@@ -106,7 +109,7 @@ def resumed_settings(
 
 
 def _resumed(folder: Path, changes: Sequence[str]) -> Settings:
-    """Return the settings for resuming the run in this folder, if no process is writing it."""
+    """Return the settings to resume the run in this folder. No process may be writing it."""
     resolved = flat_settings(stored_settings(folder))
     for key, value in map(_change, changes):
         if not key.startswith(FREE) and key not in RAISABLE:
@@ -128,7 +131,7 @@ def _refuse_config(resume: str, config: Path | None) -> None:
 def _table_of(app: Path) -> dict[str, object]:
     """Return the settings of an app's table, with dotted keys.
 
-    Flower requires an app to list every key, so keys at their default are ignored.
+    Flower requires an app to list every key, so keys with their default value are ignored.
     """
     file = app / "pyproject.toml"
     table = _app_in(read_toml(file))
@@ -151,7 +154,7 @@ def _app_in(project: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def changed_settings(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of the file, then of ``--set``, with dotted keys."""
+    """Return the settings of the file, overridden by those of ``--set``, with dotted keys."""
     return {**(flat(read_toml(config)) if config else {}), **dict(map(_change, changes))}
 
 
@@ -164,7 +167,7 @@ def _change(text: str) -> tuple[str, object]:
 
 
 def _claimed_name(settings: Settings, output: Path) -> str:
-    """Return ``output.name`` or a new name, and make its folder so that no other run takes it.
+    """Return ``output.name`` or a new name. Make its folder, so that no other run takes it.
 
     Raises `SettingsError` if the folder exists already or cannot be made.
     """
@@ -188,7 +191,7 @@ def _claimed_name(settings: Settings, output: Path) -> str:
 
 
 def require_writable(folder: Path, option: str) -> None:
-    """Make the folder of several runs, or raise `SettingsError`, with the option that names it."""
+    """Make the folder for several runs, or raise a `SettingsError` that names the option."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -226,10 +229,10 @@ def _absolute(path: str) -> str:
 
 
 def left_behind(run: Path, app: Path | None, changes: Sequence[str]) -> str:
-    """Return what a stopped run has saved, and the command that resumes it.
+    """Return a message on what a stopped run has saved, with the command that resumes it.
 
-    An empty folder of a new run is removed. app, changes: the folder of the Flower app and the
-    values of ``--set`` to repeat in the command.
+    If the folder of a new run is empty, it is removed. app, changes: the folder of the Flower app
+    and the values of ``--set``, to be repeated in the command.
     """
     if not (run / "settings.toml").exists():
         shutil.rmtree(run, ignore_errors=True)

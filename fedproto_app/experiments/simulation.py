@@ -1,4 +1,4 @@
-"""Run a simulation in this process and worker processes, after checking data and settings."""
+"""Check data and settings, then run a simulation in this process and worker processes."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def simulate_here(
 ) -> None:
     """Run a simulation in this process and worker processes.
 
-    workers: None for one per core, as far as there is work. There are none if a setting names what
-    a script or notebook defines. on_round: called with each line of rounds.jsonl, its keys dotted.
-    What it raises ends the run. Raises `FedProtoError` if the run fails.
+    workers: the number of workers, by default one per core if there is enough work. There are none
+    if a setting names code of a script or notebook. on_round: called with each line of
+    rounds.jsonl, with dotted keys. An exception in it ends the run. Raises `FedProtoError` if the
+    run fails.
     """
     import_path = folder_of_users_code(settings)
     check_pretraining(settings)
@@ -56,7 +57,7 @@ def simulate_here(
         imports_first(),
         Progress(console, settings.all_rounds, shown) as progress,
         tempfile.TemporaryDirectory(prefix="fedproto-", ignore_cleanup_errors=True) as home,
-        # removes the folder even if this process is killed. Workers end by themselves
+        # It removes the folder even if this process is killed. Workers end by themselves.
         Guardian(Path(home)),
     ):
         progress.stage("checking the data")
@@ -99,10 +100,11 @@ def simulate_here(
 
 
 def complete_run(changes: Mapping[str, object], nodes: int, console: Console) -> None:
-    """Make a run, resume it if it was stopped, or leave it as it is if it is finished.
+    """Make a run, or resume it if it was stopped. A finished run is left as it is.
 
     changes: the settings that differ from the defaults, with ``output.dir`` and ``output.name``.
-    Raises `SettingsError` if its folder holds a run with other settings, or on an older file.
+    Raises `SettingsError` if the folder holds a run with other settings, or if the data's file has
+    changed since.
     """
     folder = Path(str(changes["output.dir"])) / str(changes["output.name"])
     if (folder / "settings.toml").exists():
@@ -132,7 +134,7 @@ def _require_settings(folder: Path, settings: Mapping[str, object]) -> None:
 
 
 def show_after(folder: Path, console: Console) -> None:
-    """Draw the run's pictures and write its report, after its table was printed."""
+    """Draw the run's pictures and write its report. Called after its table was printed."""
     from fedproto_app.server_app import show
 
     with console.status("drawing pictures, writing the report …"):
@@ -146,7 +148,7 @@ def _require_older(data: Path, folder: Path) -> None:
 
 
 def users_code(settings: Settings) -> dict[str, str]:
-    """Return the names of the user's code, ``package.module:name``, by their settings."""
+    """Return, by setting, each name ``package.module:name`` of the user's code."""
     names = {
         "method": settings.method,
         "data.source": settings.data.source,
@@ -156,12 +158,12 @@ def users_code(settings: Settings) -> dict[str, str]:
 
 
 def folder_of_users_code(settings: Settings) -> Path | None:
-    """Return the current folder if the settings name the user's code, which lies there."""
+    """Return the current folder, where the user's code lies, or None if no setting names any."""
     return Path.cwd() if users_code(settings) else None
 
 
 def require_modules(settings: Settings) -> None:
-    """Raise `SettingsError` for code of a script or notebook, which other processes lack."""
+    """Raise `SettingsError` for code of a script or notebook: other processes cannot import it."""
     for key, name in users_code(settings).items():
         if name.startswith(_MAIN):
             raise SettingsError(
@@ -171,7 +173,7 @@ def require_modules(settings: Settings) -> None:
 
 
 def check_pretraining(settings: Settings) -> None:
-    """Raise `SettingsError` if the server could not start a phase before the method's rounds."""
+    """Raise `SettingsError` if a phase before the method's rounds could not start."""
     for phase in settings.first_phases:
         phase.check(settings)
 
@@ -179,13 +181,13 @@ def check_pretraining(settings: Settings) -> None:
 def check_data(settings: Settings, import_path: Path | None) -> tuple[int, Sequence[str]]:
     """Return the number of clients that can take part, and what was done to the data.
 
-    Raises `DataError` for data that every node would refuse, and `SettingsError` if the method
+    Raises `DataError` if every node would refuse the data. Raises `SettingsError` if the method
     needs more clients or cannot provide the privacy that is set, or if the user's model cannot be
     imported.
     """
     if import_path is not None and str(import_path) not in sys.path:
         sys.path.insert(0, str(import_path))
-    if settings.model.module:  # a node would only report it when it is asked to train
+    if settings.model.module:  # else a fault shows only when a node is asked to train
         load(settings.model.module, f"model.module = {settings.model.module!r}")
     privacy_plan(settings)
     reasons, notes = admission(settings)
@@ -210,7 +212,7 @@ def most_workers(settings: Settings) -> int:
 
 
 def useful_workers(settings: Settings, nodes: int, clients: int) -> int:
-    """Return the number of workers that have work: one per cohort, or one per node on GPUs."""
+    """Return how many workers would have work: one per cohort, or on GPUs one per node."""
     if _gpus(settings) and not settings.cohort_size:
         return nodes
     return nodes * max(1, math.ceil(clients / nodes / settings.cohort_on_cpu))

@@ -1,8 +1,9 @@
-"""A sweep: its plan, the table ``[sweep]``, and its runs in a folder.
+"""A sweep: it follows a plan, from the table ``[sweep]``, and keeps its runs in a folder.
 
-The file ``plan.json`` in the folder holds the plan and the settings of all its trials so far, so a
-sweep that was stopped goes on with the same trials. Its finished runs are its only other state. The
-trials that Optuna suggests depend only on earlier batches, not on parallel runs or interruptions.
+The file ``plan.json`` in the folder holds the plan and the settings of all trials so far, so a
+sweep that was stopped goes on with the same trials. Its only other state is its finished runs. The
+trials that Optuna suggests depend only on earlier batches, however many runs are made at a time and
+however often the sweep is interrupted.
 """
 
 from __future__ import annotations
@@ -33,18 +34,21 @@ from fedproto_app.settings import Settings
 from fedproto_app.settings.reading import flat
 
 FOLDER, PLAN = "sweeps", "plan.json"
-_DATA = ("task", "method", "data", "graph", "encoder", "privacy")  # tables that data depend on
+_DATA = ("task", "method", "data", "graph", "encoder", "privacy")  # the data depend on these tables
 
 
 class Sweep:
-    """A sweep and its folder. params: of its trials so far. failed: why runs failed, by name."""
+    """A sweep and its folder.
+
+    params: the parameters of each trial so far. failed: why runs failed, by their names.
+    """
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.folder, self.plan = folder, plan
         self.params: list[Params] = []
         self.failed: dict[str, str] = {}
-        self._settings_of: dict[str, Settings] = {}  # by a trial's changes
-        self._best: dict[object, Result] = {}  # by question
+        self._settings_of: dict[str, Settings] = {}  # keys: the trials' changes
+        self._best: dict[object, Result] = {}  # keys: the results' questions
 
     @property
     def run_count(self) -> int:
@@ -55,7 +59,7 @@ class Sweep:
         return len(list(self.folder.glob("*/summary.json")))
 
     def require_runs(self) -> None:
-        """Raise `FederationError` if runs failed, with the reason of one of them."""
+        """If runs failed, raise a `FederationError` with the reason for one of them."""
         if self.failed:
             name, reason = next(iter(self.failed.items()))
             raise FederationError(
@@ -64,10 +68,10 @@ class Sweep:
             )
 
     def prepare(self, extend: bool) -> None:
-        """Check the sweep, and write its plan into its folder or continue the folder's sweep.
+        """Check the sweep, then write its plan into its folder or continue the folder's sweep.
 
         The caller holds the folder's lock. extend: the plan may be larger than the folder's plan.
-        Raises `SettingsError` or `DataError` if it cannot run, and then removes a new folder.
+        If the sweep cannot run, raises `SettingsError` or `DataError` and removes a new folder.
         """
         before, tried = _stored(self.folder)
         other_files = sorted({path.name for path in self.folder.iterdir()} - {LOCK, f"{PLAN}.new"})
@@ -90,9 +94,9 @@ class Sweep:
             self._store()
 
     def run(self, parallel: int | None, console: Console) -> tuple[list[Result], list[Result]]:
-        """Make all runs. Returns every trial's result, and the choice for each question.
+        """Make all runs. Return every trial's result, and the best trial for each question.
 
-        parallel: runs at a time, by default one for each core.
+        parallel: the number of runs at a time, by default one per core.
         """
         first = self._settings(
             (trials_of(self.params) or self.plan.corners())[0], self.plan.seeds[0]
@@ -109,12 +113,12 @@ class Sweep:
         write_whole(self.folder / PLAN, json.dumps(stored).encode())
 
     def _check(self, trials: Sequence[Trial]) -> None:
-        """Check the settings of the trials, then the data, once for each different data set."""
+        """Check the settings of the trials, then check each different data set once."""
         different: dict[str, Settings] = {}
         for trial in trials:
             try:
                 settings = self._settings(trial, self.plan.seeds[0])
-            except SettingsError as error:  # a fault of several settings may not name all
+            except SettingsError as error:  # the message may not name all settings at fault
                 complete = len(trial.changes) == 1 or all(
                     key in str(error) for key in trial.changes
                 )
@@ -133,7 +137,7 @@ class Sweep:
             check_data(settings, folder_of_users_code(settings))
 
     def _trials_after(self, results: Sequence[Result]) -> list[Trial]:
-        """Return the trials that have no result yet. Optuna's batches are drawn in full."""
+        """Return the trials that have no result yet. A batch of Optuna's is always drawn whole."""
         if self.plan.search == "optuna":
             first = len(results) - len(results) % self.plan.batch
             errors = [r.mean.mean if r.complete and r.mean else None for r in results[:first]]
@@ -176,9 +180,9 @@ class Sweep:
         return settings.model_copy(update={"seed": seed, "output": output})
 
     def _finish(self, jobs: Sequence[Job]) -> Result:
-        """Return a trial's result. Once all its runs are done, keep only the best trial's models.
+        """Return a trial's result. If no run failed, remove its models or those of the best so far.
 
-        Models of many runs would take gigabytes.
+        Only the best trial keeps its models, because those of many runs would take gigabytes.
         """
         done = {job.seed: job.folder for job in jobs if job.finished}
         failed = {job.seed: self.failed.get(job.name, "not made") for job in jobs}
@@ -197,7 +201,7 @@ class Sweep:
 
 
 def _stored(folder: Path) -> tuple[Plan | None, list[Params]]:
-    """Return the plan of the sweep in this folder and its trials so far, (None, []) if new."""
+    """Return the plan of the folder's sweep and its trials so far, or (None, []) if it has none."""
     file = folder / PLAN
     if not file.exists():
         return None, []
@@ -218,10 +222,10 @@ def read_plan(folder: Path) -> Plan:
 
 @contextmanager
 def open_sweep(folder: Path, plan: Plan, *, extend: bool) -> Iterator[Sweep]:
-    """Open the plan's sweep in a folder, which is made if needed and locked during the block.
+    """Open the plan's sweep in a folder, for a ``with`` block that locks the folder.
 
-    extend: the plan may be larger than the folder's plan. Raises `SettingsError` or `DataError` if
-    the folder cannot be used or the sweep cannot run.
+    The folder is made if needed. extend: the plan may be larger than the folder's plan. Raises
+    `SettingsError` or `DataError` if the folder cannot be used or the sweep cannot run.
     """
     folder = folder.expanduser().absolute()
     try:
@@ -236,7 +240,7 @@ def open_sweep(folder: Path, plan: Plan, *, extend: bool) -> Iterator[Sweep]:
 
 
 def _require_growth(folder: Path, before: Plan, after: Plan, extend: bool) -> None:
-    """Raise `SettingsError` unless the plan is larger than the folder's, and `extend` is set."""
+    """Raise `SettingsError` unless the plan only adds to the folder's plan and `extend` is set."""
     grows = {"output", "seeds", "trials"} | ({"grid"} if after.search == "grid" else set())
     old, new = (flat(plan.model_dump(by_alias=True, exclude=grows)) for plan in (before, after))
     if differing := [

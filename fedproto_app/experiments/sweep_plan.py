@@ -23,14 +23,14 @@ from fedproto_app.experiments.run_settings import NODES, unclaimed_settings
 from fedproto_app.settings.faults import explain_all
 from fedproto_app.settings.reading import flat, parsed, written
 
-Params = dict[str, object]  # of a trial, values of a grid as texts
+Params = dict[str, object]  # a trial's parameters; those from a grid are texts
 Axis = CategoricalDistribution | FloatDistribution | IntDistribution
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep reports its progress itself
 MOST_RUNS = 10_000
 _RANGE = re.compile(r"\s*(?P<low>.+?)\s*\.\.\s*(?P<high>.+?)\s*(?P<log>:log)?\s*")
 _INTEGER = re.compile(r"[+-]?\d+")
-_DIGITS = 4  # significant digits of a drawn number, so that people can read the setting
+_DIGITS = 4  # significant digits of a drawn number: few, so that people can read it
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Trial:
     changes: Mapping[str, Any]
 
     def run_name(self, seed: int) -> str:
-        """Return the folder name of its run with this seed."""
+        """Return the folder name of the trial's run with this seed."""
         return f"{self.number:03}-s{seed}"
 
     def text(self) -> str:
@@ -76,7 +76,7 @@ class SweepTable(Section):
 
 
 class Plan(SweepTable):
-    """A consistent sweep. Its settings are checked elsewhere.
+    """The plan of a sweep, checked to be consistent. The runs' settings are checked elsewhere.
 
     base: the settings that all runs share, with dotted keys.
     """
@@ -85,7 +85,7 @@ class Plan(SweepTable):
 
     @classmethod
     def of(cls, table: Mapping[str, object], settings: Mapping[str, object]) -> Self:
-        """Return the plan of a table ``[sweep]`` with these settings, whose paths become absolute.
+        """Return the plan from a table ``[sweep]`` and these settings. Paths become absolute.
 
         The settings of single runs, such as seed and folder, are left out.
         """
@@ -103,7 +103,7 @@ class Plan(SweepTable):
 
     @property
     def name(self) -> str:
-        """A name for its folder, the same for the same plan."""
+        """The default name of the sweep's folder. The same plan always gives the same name."""
         names = "-".join(key.rpartition(".")[2] for key in self.space)
         plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in names)
         return f"{plain[:60]}-{self.digest()}"
@@ -112,7 +112,7 @@ class Plan(SweepTable):
     def space(self) -> dict[str, Axis]:
         """Optuna's distribution of each swept setting.
 
-        Values are categories by their texts, because Optuna does not accept lists.
+        Listed values are categories. They are texts, because Optuna does not accept lists.
         """
         return {
             **{
@@ -123,10 +123,10 @@ class Plan(SweepTable):
         }
 
     def listed(self) -> list[Params]:
-        """Return the parameters of the trials that can be listed before any run, each once.
+        """Return the parameters of those trials that can be listed before any run, each once.
 
-        A grid is in the order of its values: Optuna's own grid sampler visits it at random, and
-        starts again when the grid grows.
+        A grid is listed in the order of its values. Optuna's own grid sampler would visit it at
+        random, and start again when the grid grows.
         """
         if self.search == "grid":
             texts = [map(written, values) for values in self.grid.values()]
@@ -137,10 +137,11 @@ class Plan(SweepTable):
         return []
 
     def drawn(self, numbers: range, earlier: Sequence[tuple[Params, float | None]]) -> list[Params]:
-        """Return the parameters that Optuna suggests for trials with these numbers, from 0 on.
+        """Return the parameters that Optuna suggests for the trials with these numbers.
 
-        earlier: the trials that they depend on, with their errors, None where a run failed. Each
-        trial has its own seed, so more trials do not change the first trials.
+        Numbers start at 0. earlier: the trials on which the suggestions depend, each with its
+        error, or None if a run failed. Each trial has its own seed, so that adding trials does not
+        change the earlier ones.
         """
         study, space, drawn = optuna.create_study(), self.space, []
         for params, error in earlier:
@@ -156,10 +157,10 @@ class Plan(SweepTable):
         return drawn
 
     def corners(self) -> list[Trial]:
-        """Return trials whose settings are checked before trials are drawn.
+        """Return trials to be checked before any are drawn.
 
-        They have each value and each end of a range, with the first values of all other settings,
-        and for every swept method.
+        Each value and each end of a range occurs in one of them, together with the first values of
+        all other settings. If methods are swept, this is done for every method.
         """
         ends = {
             key: axis.choices
@@ -178,7 +179,7 @@ class Plan(SweepTable):
         )
 
     def digest(self) -> str:
-        """Return a short text that differs between plans."""
+        """Return a short text that identifies the plan."""
         return sha256(self.model_dump_json().encode()).hexdigest()[:8]
 
     @model_validator(mode="after")
@@ -219,7 +220,7 @@ class Plan(SweepTable):
 
 
 def trials_of(parameters: Iterable[Mapping[str, object]], first: int = 1) -> list[Trial]:
-    """Return the trials with these parameters of a study, numbered in order."""
+    """Return trials with these parameters, numbered in order."""
     return [
         Trial(number, {key: parsed(v) if isinstance(v, str) else v for key, v in params.items()})
         for number, params in enumerate(parameters, first)
@@ -227,7 +228,7 @@ def trials_of(parameters: Iterable[Mapping[str, object]], first: int = 1) -> lis
 
 
 def _range(key: str, text: str) -> Axis:
-    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``. Integer ends give integers."""
+    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``. If both ends are integers, so are the draws."""
     match = _RANGE.fullmatch(text)
     try:
         if match is None:
@@ -246,7 +247,7 @@ def _range(key: str, text: str) -> Axis:
 
 
 def _rounded(value: object, axis: Axis) -> object:
-    """Round a number to few digits within its range. Keep integers and texts."""
+    """Round a number to a few digits, within its range. Integers and texts stay as they are."""
     if not (isinstance(axis, FloatDistribution) and isinstance(value, float)):
         return value
     return min(max(float(f"{value:.{_DIGITS}g}"), axis.low), axis.high)

@@ -1,6 +1,6 @@
-"""The results of a sweep's trials: the choice by validation errors, tables and charts.
+"""The results of a sweep's trials: the choice by validation error, the tables and the charts.
 
-Test errors are read only for a chosen trial, after the choice.
+Test errors are read only after the choice, and only for the chosen trials.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from fedproto_app.tasks.metrics import UNKNOWN, TaskMetrics
 if TYPE_CHECKING:
     from fedproto_app.experiments.sweep_plan import Axis, Plan, Trial
 
-_MOST_ROWS = 30  # on a screen
+_MOST_ROWS = 30  # of the table on a screen
 _MOST_CHARTS = 12
 _MOST_LETTERS = 30  # of a value or a key in a chart
-_MOST_TICKS = 8  # at the values themselves
+_MOST_TICKS = 8  # with no more values than this, there is a tick at each value
 
 
 class Mean(NamedTuple):
-    """Mean over seeds and its standard error, which is None for one seed.
+    """The mean over seeds, and its standard error, which is None if there is only one seed.
 
-    The standard error is the sample standard deviation over √n.
+    The standard error is the sample standard deviation divided by √n.
     """
 
     mean: float
@@ -48,20 +48,20 @@ class Mean(NamedTuple):
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Return the mean of one value per seed, at least one."""
+    """Return the mean of the values, one per seed. There must be at least one."""
     error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
     return Mean(fmean(values), error)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a trial. Mappings are by seed.
+    """The result of a trial. The keys of its mappings are seeds.
 
     question: trials with different questions have different data, so their errors cannot be
-    compared. folders: of the finished runs. validation: mean validation errors over clients
-    (`validation_error`). medians: median validation errors of the models that clients end with.
-    clients: the number of clients with an error, the smallest over the seeds. failed: the reason
-    for each run without a result.
+    compared. folders: the folders of the finished runs. validation: each run's mean validation
+    error over the clients (`validation_error`). medians: each run's median validation error of the
+    models that clients end with. clients: how many clients have a known error, the smallest number
+    over the seeds. failed: why a run has no result.
     """
 
     trial: Trial
@@ -87,10 +87,10 @@ class Result:
 
     @property
     def place(self) -> tuple[bool, int, float, int]:
-        """The sort key, the best first.
+        """The sort key: the best trial has the smallest.
 
-        Trials with all runs come first, then the most clients with an error, then the lowest
-        validation error, then the lowest number.
+        Trials whose runs are all finished come first. Among these, more clients with a known
+        error come first, then a lower validation error, then a lower number of the trial.
         """
         mean = self.mean.mean if self.mean else math.inf
         return not self.complete, -self.clients, mean, self.trial.number
@@ -110,7 +110,7 @@ class Result:
 def result_of(
     trial: Trial, task: str, folders: Mapping[int, Path], failed: Mapping[int, str]
 ) -> Result:
-    """Read the validation errors of a trial's finished runs. folders: by seed."""
+    """Read the validation errors of a trial's finished runs. The keys of folders are seeds."""
     metrics = report_for(task).metrics
     column = metrics.kept_validation.column.name
     errors = {seed: read_clients(path).finite(column) for seed, path in folders.items()}
@@ -139,7 +139,7 @@ def result_of(
 
 
 def ranked(results: Sequence[Result]) -> list[Result]:
-    """Return the results grouped by question, the best first."""
+    """Return the results grouped by question. In each group, the best come first."""
     questions = list(dict.fromkeys(result.question for result in results))
     return sorted(results, key=lambda result: (questions.index(result.question), *result.place))
 
@@ -223,8 +223,8 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
     return FittingTable(
         ["trial", *_short_keys([*plan.space]), "seeds", validation, test_column],
         rows,
-        caption=f"{validation}: mean over clients, mean ± standard error over seeds; "
-        f"{test_column}: test error, only of the choice"
+        caption=f"{validation}: mean over clients, as mean ± standard error over seeds; "
+        f"{test_column}: test error, only for the choice"
         + f";{NOT_CONVERGED}: had not converged"
         * any(row[0].endswith(NOT_CONVERGED) for row in rows),
         marked=[n for n, result in enumerate(ordered) if result.trial.number in tests],
@@ -232,7 +232,7 @@ def results_table(plan: Plan, results: Sequence[Result], tests: Mapping[int, Mea
 
 
 def _short_keys(keys: Sequence[str]) -> list[str]:
-    """Return the keys without their tables' names, where these are not needed."""
+    """Return the keys, without the names of their tables if they are unique without."""
     names = [key.rpartition(".")[2] for key in keys]
     return [name if names.count(name) == 1 else key for key, name in zip(keys, names, strict=True)]
 
@@ -240,7 +240,10 @@ def _short_keys(keys: Sequence[str]) -> list[str]:
 def sweep_charts(
     plan: Plan, results: Sequence[Result], chosen: Collection[int]
 ) -> list[charts.Lines]:
-    """Return a chart for each setting, [] if no trial has an error. chosen: numbers of trials."""
+    """Return a chart for each swept setting, or no chart if no trial has an error.
+
+    chosen: the numbers of the chosen trials.
+    """
     complete = [result for result in ranked(results) if result.mean is not None]
     if not complete:
         return []
@@ -254,9 +257,9 @@ def sweep_charts(
 
 
 def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
-    """Return the trials that differ from the first choice only in this setting, by its value.
+    """Return the trials that differ from the first choice only in this setting.
 
-    The choice is included, or [] without a choice.
+    The trials are sorted by its value and include the choice. Without a choice, there are none.
     """
 
     def other_settings(result: Result) -> str:
@@ -270,7 +273,7 @@ def through_choice(key: str, results: Sequence[Result]) -> list[Result]:
 def _chart(
     key: str, axis: Axis, y: charts.Axis, complete: Sequence[Result], chosen: Collection[int]
 ) -> charts.Lines:
-    """Return the chart of a setting. y: the axis that all settings share."""
+    """Return the chart of a setting. y: the axis of errors, the same for all settings."""
     values: list[Any] = [result.trial.changes[key] for result in complete]
     numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
     names = list(dict.fromkeys(str(value)[:_MOST_LETTERS] for value in values))

@@ -1,8 +1,8 @@
-"""The runs of a sweep as parallel processes, and their progress on the terminal.
+"""Make the runs of a sweep in parallel processes, and show their progress on the terminal.
 
-The sweep writes the settings of a process's run as a line of JSON into a pipe and keeps it open.
-When the pipe closes, however the sweep ended, the process ends at once, so that no process writes a
-run when the sweep resumes it.
+The sweep sends each process the settings of its run, as a line of JSON in a pipe that stays open.
+However the sweep ends, the pipe closes, and the process then ends at once. So when a run is
+resumed, no old process still writes to it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from fedproto_app.maths.threads import cores
 from fedproto_app.report.progress import clock_text
 from fedproto_app.settings import Settings, flat_settings
 
-if TYPE_CHECKING:  # a run need not wait for Optuna
+if TYPE_CHECKING:  # a run's process need not import Optuna
     from fedproto_app.experiments.sweep_plan import Trial
 
-_LOOK_EVERY = 0.1  # seconds
+_LOOK_EVERY = 0.1  # seconds between two looks at the processes
 _DONE = b"."
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a trial. Its settings are complete and name its folder."""
+    """One run of a trial. Its settings are complete and include its folder."""
 
     trial: Trial
     seed: int
@@ -84,11 +84,11 @@ def make_runs(
     ended: Callable[[Job, str], None],
     look: Callable[[], None],
 ) -> None:
-    """Make the runs that are not finished. An error ends all processes.
+    """Make the runs that are not finished. An error here ends all processes.
 
-    nodes: simulated nodes of each run. parallel: runs at a time. starts: called with each run
-    before it starts. ended: called with each ended run, and why it failed or "". look: called
-    regularly.
+    nodes: the number of simulated nodes of each run. parallel: the number of runs at a time.
+    starts: called with each run before it starts. ended: called with each run that has ended, and
+    the reason if it failed, else "". look: called regularly.
     """
     waiting = deque(job for job in jobs if not job.finished)
     running: list[_Process] = []
@@ -110,13 +110,13 @@ def make_runs(
 
 
 class _Process:
-    """The process of a run. workers: its worker processes."""
+    """The process of a run. workers: the number of its worker processes."""
 
     def __init__(self, job: Job, nodes: int, workers: int) -> None:
         self.job = job
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         orders, self._orders = os.pipe()
-        self._end, ending = os.pipe()  # the process alone can write to it
+        self._end, ending = os.pipe()  # only the process can write into it
         starter.start(f"{__name__}:main", [orders, ending], self._output)
         os.close(orders)
         os.close(ending)
@@ -134,7 +134,7 @@ class _Process:
         self._orders = -1
 
     def end(self) -> str:
-        """End the process if it has not ended and return why the run failed, or ""."""
+        """End the process if it still runs. Return why the run failed, or "" if it did not."""
         self.close()
         with open(self._end, "rb") as end, self._output as output:
             if end.read() == _DONE and self.job.finished:  # waits for the process
@@ -145,15 +145,16 @@ class _Process:
 
 
 class SweepProgress:
-    """A progress bar over the rounds of all runs on a terminal, a line for each run elsewhere.
+    """Shows the progress of a sweep.
 
-    runs: the number of runs of the sweep.
+    On a terminal, this is a progress bar over the rounds of all runs. Elsewhere, it is a line for
+    each finished run. runs: the number of runs of the sweep.
     """
 
     def __init__(self, console: Console, runs: int) -> None:
         self._console, self._runs = console, runs
         self.jobs: list[Job] = []  # the jobs so far
-        self._running: dict[str, Job] = {}  # by name, as in the next two
+        self._running: dict[str, Job] = {}  # keys: names, as in the next two
         self._ended: set[str] = set()
         self._rounds: dict[str, int] = {}  # done so far
         self._bar = Progress(
@@ -176,7 +177,7 @@ class SweepProgress:
         self._bar.stop()
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Add the next runs. Later trials are assumed to be as long as these."""
+        """Add the next runs. Later trials are assumed to take as many rounds as these."""
         self.jobs += jobs
         self._ended |= {job.name for job in jobs if job.finished}
         for job in jobs:
@@ -185,7 +186,7 @@ class SweepProgress:
         total = sum(job.settings.all_rounds for job in self.jobs) / len(self.jobs) * self._runs
         if self._bar.tasks:
             self._bar.update(self._bar.task_ids[0], total=total)
-        else:  # rounds done before say nothing about the speed
+        else:  # rounds done by an earlier call say nothing about the speed
             self._bar.add_task("", total=total, completed=sum(self._rounds.values()))
 
     def starts(self, job: Job) -> None:
@@ -216,7 +217,7 @@ class SweepProgress:
 def make_run(settings: dict[str, object], nodes: int, workers: int) -> None:
     """Make or resume the run with these settings in this process.
 
-    settings: with dotted keys. ``output.dir`` and ``output.name`` set its folder.
+    settings: the settings, with dotted keys. ``output.dir`` and ``output.name`` give its folder.
     """
     look_here_for_users_code()
     folder = Path(str(settings["output.dir"])) / str(settings["output.name"])
@@ -230,8 +231,11 @@ def make_run(settings: dict[str, object], nodes: int, workers: int) -> None:
 
 
 def main(orders: int, ending: int) -> None:
-    """Make one run. Arguments: descriptors, of the pipe with its settings, and of the pipe that
-    gets `_DONE` after it. If the run fails, stderr ends with the reason."""
+    """Make one run. If it fails, stderr ends with the reason.
+
+    The arguments are file descriptors. orders: the pipe that delivers the run's settings. ending:
+    the pipe that gets `_DONE` after the run.
+    """
     with open(orders, "rb", buffering=0, closefd=False) as pipe:
         order = json.loads(pipe.readline())
     end_with(orders)

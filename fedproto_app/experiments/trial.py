@@ -1,7 +1,7 @@
-"""From a file to an answer: whether federated learning pays for its clients (``fedproto try``).
+"""Say whether federated learning pays for the clients in a file (``fedproto try``).
 
-A trial recognises the file, chooses what a forecast needs from the clock, runs the simplest
-methods, the closed forms of each client alone, and the federated closed form, and compares them.
+A trial recognises the file's format and chooses the settings of a forecast from the file's clock.
+It then compares simple methods, closed forms of each client alone, and the federated closed form.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
 
 FORECAST = "forecast.csv"
-TOGETHER = {True: "kindred", False: "analytic"}  # the federated row, for forecasts and classes
+TOGETHER = {True: "kindred", False: "analytic"}  # the federated row: True if it forecasts
 TOGETHER_KNOWN = "kindred-known"  # the federated row with columns known in advance
 QUICK_HISTORY = 28  # periods that --quick learns from
-FARTHEST = 288  # steps ahead. A sample has values for each of them
-_MOST_NEWCOMERS = 3  # that the facts name
-_CHOSEN = {  # settings that a trial makes, and what makes them
+FARTHEST = 288  # most steps ahead by default, since a sample has values for each of them
+_MOST_NEWCOMERS = 3  # the facts name at most this many
+_CHOSEN = {  # settings that a trial chooses, and from what
     "data.path": "FILE",
     "data.period": "--period",
     "data.horizon": "--horizon",
@@ -70,14 +70,14 @@ _CHOSEN = {  # settings that a trial makes, and what makes them
     "response.sharing": "each row",
 }
 _OF_COLUMNS = ("data.known", "data.covariates", "data.holidays")  # settings of some rows only
-_LEAST_HELD = 0.9  # of the test values in 95% intervals
+_LEAST_HELD = 0.9  # warn if 95% intervals hold a smaller share of the test values
 _REPEATS = (
-    "But some clients have the same values as others (see the warnings), so their gain from "
-    "sharing is not real."
+    "But some clients have the same values as others (see the warnings). Their gain from sharing "
+    "is not real."
 )
 _DRIFT = (
-    "But for at least half of the clients the test part has another level or spread than the train "
-    "part (see the warnings), so later data may give another answer."
+    "But for at least half of the clients, the test part differs from the train part in level or "
+    "spread (see the warnings). Later data may give another answer."
 )
 
 Changes = Mapping[str, object]
@@ -85,7 +85,7 @@ Changes = Mapping[str, object]
 
 @dataclass(frozen=True)
 class Row:
-    """One run of a trial. title: for people. cost: its time, compared with the others'."""
+    """A row of a trial's table. title: its name for people. cost: the relative time of its run."""
 
     title: str
     changes: Changes
@@ -102,8 +102,8 @@ SERIES_ROWS = {
     "kindred-alone": Row("Kindred (local)", {"method": "kindred", "kindred.sharing": "none"}, 2),
     "kindred": Row("Kindred (federated)", {"method": "kindred"}, 3),
 }
-# The same with columns known in advance. A client that does not share has its own response to
-# them, so the rival of sharing both models and responses has the same columns.
+# The same rows with columns known in advance. A client that does not share also fits its own
+# response to them, so that the local and the federated rows have the same columns.
 KNOWN_ROWS = {
     "analytic-alone-known": Row(
         "linear regression with columns (local)",
@@ -133,12 +133,12 @@ CLASS_ROWS = {
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a person sets instead of the trial, where None or "" leaves the choice to it.
+    """What a person sets. None or "" leaves the choice to the trial.
 
-    horizon, period: in steps. clients_from, target: the columns of a table that name the clients
-    and that are forecast. clients: simulated clients, for images and sequences that name none.
-    windows: of a rolling-origin backtest. quick: fewer rows, less history. changes: further
-    settings, by dotted keys.
+    horizon, period: numbers of steps. clients_from: the column of a table that names the clients.
+    target: the column to forecast. clients: the number of simulated clients, for images and
+    sequences that name none. windows: the number of windows of a rolling-origin backtest. quick:
+    use fewer rows and less history. changes: further settings, with dotted keys.
     """
 
     horizon: int | None = None
@@ -153,14 +153,14 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Plan:
-    """The runs of a trial. settings: of all of them. facts: what was recognised, for people.
+    """The runs of a trial.
 
-    windows: of a backtest, with a run in each for every row. warnings: which columns are not read,
-    and why, and what values may not mean what they seem to. target: the column of a table that is
-    forecast, "" if every column is a client. together: the row whose clients learn together, with
-    columns known in advance if there are any. forecast: the row that writes the next values, ""
-    without one. provisos: sentences that limit the verdict, because of warnings. notes: what was
-    done to the data.
+    settings: the settings that all runs share. facts: what was recognised, for people. windows:
+    the number of windows of a backtest. Every row has a run in each. warnings: which columns are
+    not read and why, and which values may be misleading. target: the column that is forecast, "" if
+    every column is a client. together: the federated row, with columns known in advance if there
+    are any. forecast: the row that writes the next values, "" if none does. provisos: sentences
+    that limit the verdict, because of warnings. notes: what was done to the data.
     """
 
     settings: Changes
@@ -175,7 +175,7 @@ class Plan:
     notes: Sequence[str] = ()
 
     def runs(self, row: str) -> dict[str, Changes]:
-        """Return the settings of a row's runs by their folders' names, oldest window first."""
+        """Return the settings of a row's runs by their folders' names, the oldest window first."""
         settings = {**self.settings, **self.rows[row].changes}
         if self.windows == 1:
             return {row: settings}
@@ -190,9 +190,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Score:
-    """How a row did. figures: by their names, of the median client, or the mean over the clients of
-    a share of right answers. best_for: the number of clients with a lower error than with their
-    best local model, or for a local row the number of other clients whose best local model it is.
+    """The score of a row.
+
+    figures: by name, the median over clients of each figure, but the mean of a share of right
+    answers. best_for: for a federated row, how many clients have a lower error with it than with
+    their best local model. For a local row, for how many other clients its model is the best.
     """
 
     title: str
@@ -202,11 +204,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Trial:
-    """A finished trial: its folder with a run folder for each row and window, and its answer.
+    """A finished trial: its answer, and its folder with a run's folder for each row and window.
 
-    verdict: does federated learning pay, in words. scores: best row first. forecast: the file with
-    the next values of all series, None for other data. warnings: of the plan, and of intervals that
-    held too few values.
+    verdict: whether federated learning pays, in words. scores: the best row first. forecast: the
+    file with the next values of all series, None for other data. warnings: those of the plan, and
+    one if intervals held too few values.
     """
 
     folder: Path
@@ -218,7 +220,7 @@ class Trial:
 
     @property
     def table(self) -> DataFrame:
-        """The scores, a row each."""
+        """The scores as a table, with a row for each."""
         import pandas as pd
 
         rows = {score.title: {**score.figures, "best for": score.best_for} for score in self.scores}
@@ -234,7 +236,7 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
     """Recognise the file and choose the settings of a trial.
 
     Raises `DataError` for a file that cannot be read or that names no clients, and `SettingsError`
-    for a wish that does not fit the data.
+    if a wish does not suit the data.
     """
     from fedproto_app.data.format import Reading
     from fedproto_app.data.recognition import reading_of
@@ -270,7 +272,7 @@ def plan_of(path: Path, wishes: Wishes) -> Plan:
 
 
 def try_plan(plan: Plan, folder: Path, console: Console) -> Trial:
-    """Make the runs of a plan in a folder, compare them, and write report and forecasts."""
+    """Make the runs of a plan in a folder, compare them, and write the report and forecasts."""
     make_runs(plan, folder, console)
     return _answer(plan, folder)
 
@@ -278,7 +280,7 @@ def try_plan(plan: Plan, folder: Path, console: Console) -> Trial:
 def make_runs(plan: Plan, folder: Path, console: Console) -> None:
     """Make the runs of a plan in a folder, and print a line before each.
 
-    Runs that the folder holds already are resumed, or kept if they are finished.
+    If the folder already holds a run, it is kept if it is finished, else resumed.
     """
     from fedproto_app.experiments.simulation import complete_run
 
@@ -311,12 +313,13 @@ def try_file(
 ) -> Trial:
     """Say whether federated learning pays for the clients in a file, as ``fedproto try`` does.
 
-    horizon, period: in steps. clients_from, target: the columns of a table that name the clients
-    and that are forecast. clients: simulated clients to divide images or sequences among. windows:
-    the number of windows of a backtest, which retrains the models for each. quick: less history and
-    fewer rivals. changes: further settings, by dotted keys, such as data.source for a function of
-    your own. folder: for the runs, by default runs/try-NAME. Runs in it that were stopped are
-    resumed. Raises `FedProtoError` with the command's message.
+    horizon, period: numbers of steps. clients_from: the column of a table that names the clients.
+    target: the column to forecast. clients: the number of simulated clients to divide images or
+    sequences among. windows: the number of windows of a backtest, which retrains the models for
+    each. quick: use less history and compare fewer methods. changes: further settings, with dotted
+    keys, such as data.source for a function of your own. folder: the folder for the runs, by
+    default runs/try-NAME. Stopped runs in it are resumed. Raises `FedProtoError` with the message
+    that the command would print.
     """
     file = Path(path)
     console = Console(stderr=True, quiet=not progress, highlight=False)
@@ -328,9 +331,9 @@ def try_file(
 
 
 def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, object]:
-    """Return the settings with period and calendar by the series' clock where they set none.
+    """Return the settings, with period and calendar from the series' clock if they are not set.
 
-    settings: with dotted keys.
+    settings: the settings, with dotted keys.
     """
     period = int(str(settings.get("data.period", period_of(series)[0])))
     calendar = _calendar(series, period)
@@ -498,8 +501,8 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     if (data.horizon, data.periodic_window) != (wished.horizon, wished.periodic_window):
         facts.append(
             f"data.horizon = {wished.horizon} and data.periodic-window = {wished.periodic_window} "
-            f"need {shortest_length(wished)} steps, so {data.horizon} and {data.periodic_window} "
-            f"are taken, which need {shortest_length(data)}"
+            f"need {shortest_length(wished)} steps; {data.horizon} and {data.periodic_window} are "
+            f"used instead, which need {shortest_length(data)}"
         )
     if usable < len(series):
         facts.append(f"{len(series) - usable} series are too short or empty, and left out")
@@ -507,7 +510,7 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
     if (more := len(newcomers) - _MOST_NEWCOMERS) > 0:
         facts.append(f"{more} more newcomers train on what they have")
     if wishes.windows > 1:
-        facts.append(f"tested in {wishes.windows} windows, with models that are retrained for each")
+        facts.append(f"tested in {wishes.windows} windows, with models retrained for each")
     repeating, drift = doubts_about_gain(series), drift_of_most(series, data)
     warnings = (*reading.left_out, *repeating, *doubts_about_series(series, data), *drift)
     together = TOGETHER_KNOWN if columns else TOGETHER[True]
@@ -529,12 +532,12 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
 def _known_in_advance(
     series: Sequence[ClientSeries], table: Changes, column_settings: Changes, reading: Reading
 ) -> tuple[dict[str, object], bool, list[str]]:
-    """Return the settings of the rows with columns known in advance, {} without any, whether the
-    columns reach as far as a forecast, and facts.
+    """Return settings for the rows with columns known in advance, and facts about the columns.
 
-    series: without these columns, as the settings in `table` read them. column_settings: the
-    settings of the columns that the person gave. Without any, the columns that go on as far as a
-    forecast reaches are used. Raises `DataError` for named columns that cannot be used.
+    Returns the settings, {} if no column is used; whether the columns reach as far as a forecast;
+    and facts for people. series: the series that `table` reads, without these columns.
+    column_settings: the person's settings on columns. If there are none, the columns that reach as
+    far as a forecast are used. Raises `DataError` for a named column that cannot be used.
     """
     from fedproto_app.data.known_columns import advice_on, with_calendar
     from fedproto_app.data.series import notes_of
@@ -565,8 +568,8 @@ def _known_in_advance(
     if not reaches:
         facts.insert(
             1,
-            "the columns end before the next values, so these are forecast without them; if they "
-            "were measured, what they bring is an upper bound",
+            "the columns do not reach as far as the forecast, which is made without them; if they "
+            "were measured, not forecast, what they bring is an upper bound",
         )
     notes = [note for note in notes_of(histories) if note not in notes_of(series)]
     return settings, reaches, [*facts, *notes]
@@ -590,11 +593,11 @@ def _plan_of_classes(
     scheme = "data.partition" if images else "data.clusters"
     if clients and wishes.clients is None:
         table[f"{scheme}.scheme"] = "given"
-        dealt = f"{clients} clients, as the data name them"
+        dealt = f"{clients} clients, named in the data"
     elif wishes.clients is not None:
         table |= {f"{scheme}.scheme": "dirichlet", f"{scheme}.clients": wishes.clients}
         table |= {"data.partition.stages": 1} if images else {}
-        dealt = f"dealt to {wishes.clients} simulated clients, as you say"
+        dealt = f"divided over {wishes.clients} simulated clients, as you say"
     else:
         raise DataError(
             f"{path}: the data name no clients; --clients 10 makes 10 simulated clients"
@@ -606,7 +609,7 @@ def _plan_of_classes(
 
 
 def _is_possible(settings: Changes) -> bool:
-    """Return whether a row goes with what the person sets. Noise and masks rule out clusters."""
+    """Return whether a row works with the person's settings. Noise and masks rule out clusters."""
     try:
         settings_from(settings)
     except SettingsError:
@@ -615,7 +618,7 @@ def _is_possible(settings: Changes) -> bool:
 
 
 def _image_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
-    """Return the number of named clients, the images in words, the stages, the task, and doubts."""
+    """Return the number of named clients, the images in words, the stages, the task and doubts."""
     from fedproto_app.data.images.sources import load_pool
     from fedproto_app.report.check.doubts import doubts_about_images
 
@@ -628,7 +631,7 @@ def _image_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
 
 
 def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
-    """Return the number of named clients, the sequences in words, 1, the task, and doubts."""
+    """Return the same as `_image_facts` for sequences, which have one stage."""
     from fedproto_app.data.sequences.sources import load_sequences
     from fedproto_app.report.check.doubts import doubts_about_sequences
 
@@ -646,10 +649,10 @@ def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
 def _make_usable(
     series: Sequence[ClientSeries], table: dict[str, object], *, fixed: bool
 ) -> tuple[int, list[str]]:
-    """Shorten what a sample needs until at least half of the clients have enough.
+    """Shorten the samples, if necessary, until at least half of the clients have enough values.
 
-    Returns how many clients can take part, and what the newcomers among them do. fixed: whether the
-    horizon is a person's. Raises `DataError` if nobody has enough to train on.
+    Returns how many clients can take part, and a text for each newcomer among them. fixed: whether
+    a person has set the horizon. Raises `DataError` if no client has enough values to train.
     """
     from fedproto_app.data.windows import cut_of, shortest_length, why_refused
 
@@ -678,8 +681,10 @@ def _make_usable(
 
 
 def _calendar(series: Sequence[ClientSeries], period: int) -> str:
-    """Return the calendar that half of the clients have enough train values for, with weekdays only
-    where weeks repeat."""
+    """Return the largest calendar for which half of the clients have enough train values.
+
+    It includes weekdays only if weeks repeat.
+    """
     train = float(np.median([len(client.values) for client in series])) * DataSettings().train_share
     clock = step_of(series)
     is_day = clock is not None and clock.steps_in(DAY) == period

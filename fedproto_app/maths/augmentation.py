@@ -1,4 +1,4 @@
-"""Random crops and mirror images, a draw for every image of a batch."""
+"""Random cropping and mirroring, drawn separately for every image of a batch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ BORDER_SHARE = 8  # the black border is an eighth of the image's side: 4 pixels 
 
 
 def draw_moves(count: int, size: Sequence[int], flip: bool, generator: torch.Generator) -> Tensor:
-    """[count, 3] int64: how far down and right each crop begins in the bordered image, and
-    whether it is mirrored (0 or 1). size: the images' height and width."""
+    """Draw how far down and right each crop begins in the bordered image, and whether it is
+    mirrored (0 or 1). Returns [count, 3] int64. size: the images' height and width."""
     height, width = size
     limits = (2 * (height // BORDER_SHARE) + 1, 2 * (width // BORDER_SHARE) + 1, 2 if flip else 1)
     drawn = [torch.randint(limit, (count,), generator=generator) for limit in limits]
@@ -21,9 +21,9 @@ def draw_moves(count: int, size: Sequence[int], flip: bool, generator: torch.Gen
 
 
 def moved(pixels: Tensor, moves: Tensor) -> Tensor:
-    """Each image shifted over a black border, and mirrored where its move says so.
+    """Return the crop of each image with a black border, mirrored if its move says so.
 
-    pixels: [k, B, C, H, W]. moves: [k, B, 3], down and right from 0 to twice the border, mirror.
+    pixels: [k, B, C, H, W]. moves: [k, B, 3], as drawn by `draw_moves`.
     """
     height, width = pixels.shape[-2:]
     down, right = height // BORDER_SHARE, width // BORDER_SHARE

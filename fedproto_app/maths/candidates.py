@@ -8,24 +8,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# The share of a fit's training error added to its validation error. A short validation part may be
-# one easy day, and without this share, fits that suit only that day had nearly all of the weight.
+# This share of a fit's training error is added to its validation error. A short validation part may
+# be one easy day. Without the share, fits that suit only that day got nearly all of the weight.
 TRAINING_SHARE = 0.1
 
 
 class Family(NamedTuple):
-    """Fits [C, …] that share this prior weight."""
+    """Fits [C, …] between which this prior weight is divided."""
 
     weight: float
     fits: Tensor
 
 
 class Candidates:
-    """The fits of all families, C together, and their prior weights, [C].
+    """The C fits of all families together, and their prior weights [C].
 
     A family's weight does not depend on its number of fits, so a family of many similar fits does
-    not outvote a small one. All fits side by side can take half a gigabyte, so they are joined only
-    where a method asks for it.
+    not outvote a small one. All fits in one array can take half a gigabyte. They are therefore
+    joined only if a method asks for it.
     """
 
     def __init__(self, families: Sequence[Family]) -> None:
@@ -39,14 +39,14 @@ class Candidates:
 
     @property
     def fits(self) -> Tensor:
-        """The fits, joined, [C, …]."""
+        """All fits in one array [C, …]."""
         return torch.cat([family.fits for family in self.families])
 
     def mean(self, validation: Tensor, training: Tensor, samples: Tensor, eta: float) -> Tensor:
-        """Return the weighted mean of the fits, […].
+        """Return the weighted mean of the fits […].
 
-        validation, training: the mean squared errors, [C]. samples, eta: as in `shares`. Without
-        validation samples, the prior weights decide alone.
+        validation, training: the mean squared errors [C]. samples, eta: as in `shares`. If there
+        are no validation samples, the prior weights alone decide.
         """
         errors = validation + TRAINING_SHARE * training
         weights = shares(errors, samples, eta, self.prior)
@@ -59,11 +59,11 @@ class Candidates:
 
 
 def shares(errors: Tensor, samples: Tensor, eta: float, prior: Tensor) -> Tensor:
-    """Return the weights of C candidates by exponential weighting, [C].
+    """Return the weights [C] of C candidates by exponential weighting.
 
-    prior · exp(−η · n/2 · (error / least error − 1)), scaled to sum 1. For η = 1 this is the
-    likelihood of n samples under normal errors of the best candidate's variance, and a smaller η
-    trusts few samples less.
+    The weights are prior · exp(−η · n/2 · (error / least error − 1)), scaled to sum to 1. For η = 1
+    the second factor is the likelihood of n samples whose errors are normal with the best
+    candidate's variance. A smaller η trusts few samples less.
     errors: [C], NaN for a candidate that failed. samples: n. prior: [C].
     """
     errors = errors.double().nan_to_num(nan=torch.inf).clamp(min=1e-12)

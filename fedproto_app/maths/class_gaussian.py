@@ -1,9 +1,9 @@
 """Classes as Gaussians with one covariance: a closed-form classifier from additive sums.
 
-Fisher's linear discriminant. From vectors x with class c it needs only Σ x xᵀ, Σ_c x and n_c. Sums
-over clients and over stages equal the sums over all samples, so nothing is forgotten. The class
-frequencies are separate from the class shapes, so any prior can be set afterwards.
-Everything is float64.
+This is Fisher's linear discriminant. For vectors x of classes c it needs only Σ x xᵀ, Σ_c x and
+n_c. Adding these over clients and stages gives the sums over all samples, so nothing is forgotten.
+The class frequencies are kept apart from the classes' means and covariance, so that any prior can
+be set afterwards. Everything is float64.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 
 from fedproto_app.maths.ridge import definite
 
-SMOOTHING = 3.0  # by validation on digits, CIFAR-10, PenDigits, JapaneseVowels and air-writing
-UNKNOWN_CLASS = -1e4  # in place of log 0: no client has the class
-_FLOOR = 1e-3  # of the mean variance within classes, in mean squares: a class may have one sample
-_SLACK = 1e-4  # relative, feature by feature; sums travel in float32
-_ROUNDING = 1e-6  # of a number of samples in float32
-_NEXT_TO_NOTHING = 1e-6  # of the mean square, for features that are always 0
+SMOOTHING = 3.0  # chosen on validation parts: digits, CIFAR-10, PenDigits, JapaneseVowels, writing
+UNKNOWN_CLASS = -1e4  # replaces log 0 for a class that no client has
+_FLOOR = 1e-3  # least variance within classes / mean square, because a class may have one sample
+_SLACK = 1e-4  # relative, for each feature, because sums travel in float32
+_ROUNDING = 1e-6  # relative rounding error of a number of samples in float32
+_NEXT_TO_NOTHING = 1e-6  # share of the mean square, for features that are always 0
 
 
 OfClasses = tuple[Tensor, Tensor]  # Σ_c x [..., C, D] and n_c [..., C]
 
 
 class LabelledVectors(NamedTuple):
-    """features: [K, n, D]. labels: [K, n]. present: [K, n], 0 where there is no sample."""
+    """Vectors of K clients. features: [K, n, D]. labels: [K, n]. present: [K, n], 0 for none."""
 
     features: Tensor
     labels: Tensor
@@ -39,35 +39,36 @@ class OwnScatter(NamedTuple):
     """The scatter around each client's own class means, added up over the clients.
 
     scatter: W = Σ_k (G_k − Σ_c M_kc M_kcᵀ / n_kc) [..., D, D]. holders: how many clients have
-    samples of each class [..., C]. A client whose samples count for a share adds that share.
+    samples of each class [..., C]. If only a share of a client's samples counts, the client adds
+    that share to both.
     """
 
     scatter: Tensor
     holders: Tensor
 
     def less(self, removed: OwnScatter, share: float) -> OwnScatter:
-        """Return the scatter without the scatter of a client whose samples count for this share."""
+        """Return the scatter without a client's, which was added with the weight `share`."""
         return OwnScatter(*(mine - share * part for mine, part in zip(self, removed, strict=True)))
 
 
 class ClassSums(NamedTuple):
-    """gram: Σ x xᵀ [..., D, D]. moment: Σ_c x [..., C, D]. counts: n_c [..., C]."""
+    """Sums over samples: gram Σ x xᵀ [..., D, D], moment Σ_c x [..., C, D], counts n_c [..., C]."""
 
     gram: Tensor
     moment: Tensor
     counts: Tensor
 
     def plus(self, added: ClassSums) -> ClassSums:
-        """Return the sums over the samples of both."""
+        """Return the sums over the samples of both together."""
         return ClassSums(*(mine + added_sum for mine, added_sum in zip(self, added, strict=True)))
 
     def less(self, removed: ClassSums, share: float = 1.0) -> ClassSums:
-        """Return the sums without these samples, which count for a share in them."""
+        """Return the sums without these samples, whose weight in the sums is `share`."""
         moment, counts = without((self.moment, self.counts), removed, share)
         return ClassSums(self.gram - share * removed.gram, moment, counts)
 
     def of_client(self, row: int) -> ClassSums:
-        """Return the sums of one of K clients, [1, …]."""
+        """Return the sums [1, …] of one of K clients."""
         return ClassSums(*(part[row : row + 1] for part in self))
 
     def features_from(self, first: int) -> ClassSums:
@@ -76,9 +77,9 @@ class ClassSums(NamedTuple):
 
 
 def without(of_classes: OfClasses, removed: ClassSums, share: float = 1.0) -> OfClasses:
-    """Return the sums of classes without these samples, which count for a share in them.
+    """Return the sums of classes without these samples, whose weight in the sums is `share`.
 
-    Sums have rounding errors, which are removed from classes without another sample.
+    If a class has no other samples, its sums are set to exactly 0, without rounding errors.
     """
     moment, counts = of_classes
     remaining = counts - share * removed.counts
@@ -104,10 +105,11 @@ def shortened(features: Tensor, length: float) -> Tensor:
 
 
 def without_noise(sums: ClassSums, deviation: float) -> ClassSums:
-    """Return usable sums from sums whose every entry has independent Gaussian noise.
+    """Return usable sums from sums in which every entry has independent Gaussian noise.
 
-    A class whose number of samples is within twice the noise is treated as absent. For the other
-    classes the products are corrected to give a positive covariance within classes.
+    A class is treated as absent if its number of samples is at most two standard deviations of the
+    noise. For the other classes the products are corrected so that the covariance within classes is
+    positive definite.
     """
     exists = sums.counts > 2 * deviation
     moment, counts = sums.moment * exists.unsqueeze(-1), sums.counts * exists
@@ -117,9 +119,9 @@ def without_noise(sums: ClassSums, deviation: float) -> ClassSums:
 
 
 def own_scatter(sums: ClassSums, share: Tensor | float = 1.0) -> OwnScatter:
-    """Return the scatter around the class means of these sums of one client, or of each of K.
+    """Return the scatter around the class means, from the sums of one client or of each of K.
 
-    share: what each sample counts for in the sums.
+    share: the weight of each sample in the sums.
     """
     means = class_means(sums.moment, sums.counts)
     scatter = sums.gram - means.transpose(-1, -2) @ sums.moment
@@ -129,10 +131,11 @@ def own_scatter(sums: ClassSums, share: Tensor | float = 1.0) -> OwnScatter:
 def means_differ(total: ClassSums, own: OwnScatter) -> bool:
     """Return whether the clients' means of a class differ by more than chance.
 
-    If clients mean the same by a class, the variance between their means of a class, times their
-    samples, has the same expectation as the variance within: the analysis of variance. Two
-    variances must be likelier than one by more than one parameter costs (Schwarz, 1978). A degree
-    of freedom counts for the `directions` that features vary in.
+    This is an analysis of variance. If clients mean the same by a class, the variance between their
+    means of it, times their numbers of samples, has the same expectation as the variance within.
+    The means differ if two separate variances are likelier than a single one by more than an extra
+    parameter costs (Schwarz, 1978). Each degree of freedom counts once for each of the
+    `directions` in which features vary.
     """
     common, means = own_scatter(total), float(own.holders.sum())
     free_within = float(total.counts.sum()) - means  # degrees of freedom
@@ -149,9 +152,9 @@ def means_differ(total: ClassSums, own: OwnScatter) -> bool:
 
 
 def around_own_means(total: ClassSums, own: OwnScatter) -> ClassSums:
-    """Return sums with the class means of the total and the covariance W / (n − Σ_k C_k).
+    """Return sums that give the class means of the total and the covariance W / (n − Σ_k C_k).
 
-    They have n − Σ_k C_k samples, so that fewer degrees of freedom are smoothed more.
+    Their number of samples is n − Σ_k C_k, because fewer degrees of freedom need more smoothing.
     """
     samples = total.counts.sum(dim=-1, keepdim=True)
     factor = (samples - own.holders.sum(dim=-1, keepdim=True)) / samples
@@ -161,16 +164,17 @@ def around_own_means(total: ClassSums, own: OwnScatter) -> ClassSums:
 
 
 def class_means(moment: Tensor, counts: Tensor) -> Tensor:
-    """Return µ_c [..., C, D] from moment [..., C, D] and counts [..., C], or 0 without samples."""
+    """Return µ_c [..., C, D] from moment [..., C, D] and counts [..., C], 0 for an empty class."""
     return moment / counts.clamp(min=1e-9).unsqueeze(-1)
 
 
 def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
-    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I, NaN without one.
+    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I, NaN if it has none.
 
-    S is the covariance within classes, λ = 3 · penalty · r / n: as if there were 3 · penalty · r
-    more samples whose features all vary alike. r is the number of `directions` that features vary
-    in: n must be large compared with r, not with D (as in the shrinkage of Chen et al. 2010, OAS).
+    S is the covariance within classes, and λ = 3 · penalty · r / n. This is as if there were
+    3 · penalty · r more samples whose features all vary alike. r is the number of `directions` in
+    which features vary, because n must be large compared with r and not with D (as in the shrinkage
+    of Chen et al. 2010, OAS).
     """
     within, variance = _within(sums)
     ridge = SMOOTHING * penalty * directions(sums) / _samples(sums) * variance
@@ -180,10 +184,10 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
 
 
 def directions(sums: ClassSums) -> Tensor:
-    """Return r = (tr S)² / tr S² [...] of the covariance S within classes.
+    """Return r = (tr S)² / tr S² [...] for the covariance S within classes.
 
-    r is D if features vary alike in all directions, 1 if they vary in one direction only, and D if
-    S is 0.
+    r is D if features vary alike in all directions, or if S is 0. It is 1 if they vary in one
+    direction only.
     """
     within, _ = _within(sums)
     width, largest = within.shape[-1], within.abs().amax(dim=(-2, -1), keepdim=True)
@@ -198,10 +202,10 @@ def lean_evidence(
 ) -> Tensor:
     """Return the log likelihood [...] of clients' class sums given the reference's class means.
 
-    The means may differ as the mean of `lean` samples does: µ_local − µ_reference is Gaussian with
-    covariance v·S, v = 1/n_local + 1/n_reference + 1/lean. S is the covariance of `spread`, treated
-    as `count` directions that vary alike. Only classes of both count. Terms that are equal for all
-    references are left out.
+    The two means of a class may differ as much as the mean of `lean` samples differs from the
+    truth: µ_local − µ_reference is Gaussian with covariance v·S, where v = 1/n_local +
+    1/n_reference + 1/lean. S is the covariance of `spread`, treated as `count` directions that vary
+    alike. Only classes that both have are used. Terms equal for all references are left out.
     """
     within, variance = _within(spread)
     (_, own_counts), (_, other_counts) = local, reference
@@ -214,7 +218,7 @@ def lean_evidence(
 
 
 def _within(sums: ClassSums) -> tuple[Tensor, Tensor]:
-    """Return S [..., D, D], the covariance within classes, and the mean variance [...], > 0."""
+    """Return the covariance within classes S [..., D, D], and the mean variance [...] > 0."""
     total = _samples(sums)
     within = own_scatter(sums).scatter / total[..., None, None]
     variance, square = (_mean_diagonal(matrix) for matrix in (within, sums.gram))
@@ -226,7 +230,7 @@ def _samples(sums: ClassSums) -> Tensor:
 
 
 def overall_mean(sums: ClassSums) -> Tensor:
-    """Return the mean m [..., D] of all samples, or 0 without any."""
+    """Return the mean m [..., D] of all samples, or 0 if there are none."""
     return sums.moment.sum(dim=-2) / sums.counts.sum(dim=-1, keepdim=True).clamp(min=1)
 
 
@@ -235,10 +239,11 @@ def discriminant(
 ) -> tuple[Tensor, Tensor]:
     """Return weight [..., D, C] and offset [..., C]: log p(x | c) = x·weight + offset + common.
 
-    factor: of S_λ, [D, D] for all or [K, D, D]. centre: m [D] or [K, D]. means: µ_c [..., C, D].
-    has_samples: [..., C] bool, the classes with samples. weight = S_λ⁻¹ (µ_c − m), offset =
-    −½ (µ_c + m)ᵀ S_λ⁻¹ (µ_c − m): subtracting m drops a term common to all classes and keeps the
-    numbers small. Classes without samples have weight 0 and offset UNKNOWN_CLASS.
+    factor: the Cholesky factor of S_λ, [D, D] for all clients or [K, D, D]. centre: m [D] or
+    [K, D]. means: µ_c [..., C, D]. has_samples: [..., C] bool, which classes have samples.
+    weight = S_λ⁻¹ (µ_c − m) and offset = −½ (µ_c + m)ᵀ S_λ⁻¹ (µ_c − m). Subtracting m drops a term
+    that all classes have in common, and keeps the numbers small. Classes without samples have
+    weight 0 and offset UNKNOWN_CLASS.
     """
     from_centre = means - centre.unsqueeze(-2)
     if factor.dim() < means.dim():  # one solve for all clients
@@ -252,13 +257,13 @@ def discriminant(
 
 
 def log_prior(counts: Tensor) -> Tensor:
-    """Return the logarithm of the classes' shares of counts [..., C], or UNKNOWN_CLASS for 0."""
+    """Return the log of each class's share of the counts [..., C], UNKNOWN_CLASS if it is 0."""
     shares = counts / counts.sum(dim=-1, keepdim=True).clamp(min=1e-9)
     return torch.where(counts > 0, shares.clamp(min=1e-300).log(), UNKNOWN_CLASS)
 
 
 def log_loss(scores: Tensor, labels: Tensor, present: Tensor) -> Tensor:
-    """Return −log p of the true class, averaged over each client's samples, [K], 0 without any."""
+    """Return each client's mean of −log p of the true class [K], or 0 if it has no samples."""
     losses = -scores.log_softmax(dim=2).gather(2, labels.unsqueeze(2)).squeeze(2)
     weights = present.double()
     return (losses * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
@@ -271,11 +276,12 @@ def sums_fault(
     sample_weight: float = 1.0,
     never_negative: bool = False,
 ) -> str | None:
-    """Return why these cannot be one client's sums, or None.
+    """Return why these cannot be one client's sums, or None if they can.
 
-    samples: the largest number of samples. largest: the largest mean square of a feature. gram:
-    [D, D]. sample_weight: the least that a sample counts for. Below 1 counts need not be whole.
-    never_negative: whether no feature is below 0. Negated sums of classes fail this check alone.
+    The sums' gram is [D, D]. samples: the largest possible number of samples. largest: the largest
+    possible mean square of a feature. sample_weight: the smallest weight of a sample. If it is
+    below 1, counts need not be whole. never_negative: whether no feature is ever below 0. Only
+    this check finds sums of classes that were negated.
     """
     gram, moment, counts = sums
     if never_negative and (least := min(float(gram.min()), float(moment.min()))) < -_SLACK:
@@ -283,7 +289,7 @@ def sums_fault(
     whole, slack = sample_weight == 1, 0.0 if sample_weight == 1 else _SLACK
     broken = counts != counts.round() if whole else counts[counts > 0] < sample_weight * (1 - slack)
     if (counts < 0).any() or broken.any():
-        return "a number of samples is no number"
+        return "a number of samples is not a possible number"
     total = float(counts.sum())
     if total > samples * (1 + slack):
         return f"{total:g} samples, more than the {samples} that it declared"
@@ -300,7 +306,7 @@ def sums_fault(
 
 
 def sizes(sums: ClassSums) -> float:
-    """Return the larger of the mean square of one client's features and of any class mean."""
+    """Return the larger mean square: that of a client's features, or of its largest class mean."""
     width = sums.gram.shape[-1]
     squares = float(sums.gram.diagonal().sum() / (sums.counts.sum().clamp(min=1) * width))
     means = class_means(sums.moment, sums.counts).square().mean(dim=-1)

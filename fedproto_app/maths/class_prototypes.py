@@ -1,4 +1,4 @@
-"""Prototypes of classes: means, moving averages and the nearest (GLDP, eqs. 6, 9, 11 and 13).
+"""Class prototypes: means, moving averages, and the nearest one (GLDP, eqs. 6, 9, 11 and 13).
 
 Shapes: K clients, B images, C classes, D width of the representation. Prototypes are [K, C, D] with
 a row for every class, and `has_prototype` [K, C] bool marks the valid rows.
@@ -17,7 +17,7 @@ def class_means(
     """Return C_n, each class's mean representation (GLDP, eq. 6), and T_n, its number of images.
 
     representation: [K, B, D]. labels: [K, B]. present: [K, B], 0 for an image that does not count.
-    Returns [K, C, D] with gradient, zeros for a class without images, and [K, C] float.
+    C_n is [K, C, D], with gradient, and 0 for a class without images. T_n is [K, C] float.
     """
     member = functional.one_hot(labels, classes).to(representation.dtype) * present.unsqueeze(2)
     counts = member.sum(dim=1)
@@ -28,9 +28,10 @@ def class_means(
 def moving_average(
     old: Tensor, old_known: Tensor, new: Tensor, new_known: Tensor, memory: float
 ) -> tuple[Tensor, Tensor]:
-    """Return β·old + (1 − β)·new (GLDP, eqs. 9 and 11). A class on one side only is unchanged.
+    """Return β·old + (1 − β)·new (GLDP, eqs. 9 and 11), and which classes are now known.
 
-    old, new: […, C, D]. old_known, new_known: […, C] bool. Returns the same two, updated.
+    A class that is known on one side only is taken over unchanged. old, new: […, C, D]. old_known,
+    new_known: […, C] bool.
     """
     averaged = memory * old + (1 - memory) * new
     in_both = (old_known & new_known).unsqueeze(-1)
@@ -41,7 +42,7 @@ def moving_average(
 def nearest_prototype(representation: Tensor, prototypes: Tensor, has_prototype: Tensor) -> Tensor:
     """Return the class whose prototype is nearest (GLDP, eq. 13): [K, n, D] → [K, n].
 
-    The distance is Euclidean, and ties go to the lowest class. −1 for a client without prototypes.
+    The distance is Euclidean. Ties go to the lowest class, and a client without prototypes gets −1.
     """
     distance = torch.cdist(
         representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist"

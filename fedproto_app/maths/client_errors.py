@@ -1,7 +1,7 @@
-"""What the errors of many clients come to, where one client may outweigh all others.
+"""Summaries of the errors of many clients, of which one may outweigh all others.
 
-A mean of squared errors belongs to its largest terms: one client with a spike in its test part can
-carry most of it. So tables also have the median, and the mean of those who are worst off.
+The largest terms dominate a mean of squared errors: one client with a spike in its test part can
+make up most of it. So tables also give the median, and the mean over the worst tenth.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ WORST_SHARE = 0.1
 
 
 def worst_tenth(errors: NDArray[np.float64]) -> float:
-    """The mean of the largest tenth of the errors [K], K ≥ 1: of ⌈K / 10⌉ of them."""
+    """Return the mean of the ⌈K / 10⌉ largest of the errors [K], K ≥ 1."""
     count = math.ceil(len(errors) * WORST_SHARE - 1e-9)
     return float(np.sort(errors)[-count:].mean())
 
 
 def largest_share(errors: NDArray[np.float64]) -> tuple[int, float]:
-    """Which of the errors [K], all ≥ 0, is the largest, and its share of their sum (0 of 0)."""
+    """Return which error [K] ≥ 0 is the largest, and its share of their sum, 0 if that is 0."""
     worst = int(np.argmax(errors))
     total = float(errors.sum())
     return worst, float(errors[worst]) / total if total > 0 else 0.0

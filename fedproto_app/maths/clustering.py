@@ -1,7 +1,8 @@
-"""The similarity of clients' heads and the resulting clusters: Fed-REACT in one round.
+"""Similarities of clients' heads and the clusters that follow, within one round of Fed-REACT.
 
 Paper: Fed-REACT, section 2 (docs/fed-react.md lists what it leaves open). Shapes: N clients, P
-parameters of a head. Matrices [N, N] are float32, 400 MB for 10,000 clients. Sums are float64.
+parameters of a head. Matrices [N, N] are float32, which is 400 MB for 10,000 clients. Sums are
+float64.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-# scipy and sklearn take a second to import, and most methods do without them.
+# scipy and sklearn are imported where needed, as it takes a second and most methods need neither.
 
 Matrix = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -21,19 +22,20 @@ Heads = NDArray[np.float32]
 Cosine = Literal["cosine", "centred-cosine"]
 HeadSimilarity = Literal[Cosine, "class-norms", "predictions"]
 
-MOST_CLUSTERS = 20  # that the silhouette chooses among
-BLOCK = 1024  # rows and columns of a product, so that float64 never holds a whole [N, N]
+MOST_CLUSTERS = 20  # the largest number that the silhouette may choose
+BLOCK = 1024  # products have at most so many rows and columns, so no [N, N] is held in float64
 
 
 def head_similarity(
     heads: Heads, kind: HeadSimilarity, probe: NDArray[np.float64] | None = None
 ) -> Matrix:
-    """Return W of heads [N, outputs, D + 1] by ``fed-react.similarity``: [N, N].
+    """Return the similarities W of heads, as ``fed-react.similarity`` defines them.
 
-    "class-norms" (ours) compares only the centred norms of the class rows. They show which classes
-    a client has seen, and clusters of clients differ in their classes. The rows' directions are
-    mostly the noise of a few samples. "predictions" (ours, mainly for regression) compares the
-    heads' outputs for the vector `probe`, [D], which only this kind needs.
+    Shapes: [N, outputs, D + 1] → [N, N]. "class-norms" (ours) compares only the centred norms of
+    the class rows. They show which classes a client has seen, and clusters of clients differ in
+    their classes. The rows' directions are mostly the noise of a few samples. "predictions" (ours,
+    mainly for regression) compares the heads' outputs for the vector `probe` [D]. Only this kind
+    needs a probe.
     """
     if kind == "predictions":
         if probe is None:
@@ -49,8 +51,8 @@ def head_similarity(
 def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
     """Return W, the cosine of every two heads (Fed-REACT, eq. 2): [N, P] → [N, N], symmetric.
 
-    "centred-cosine" first subtracts the mean head, which shows differences between heads that have
-    much in common. A head of zeros has similarity 0 with the others. The diagonal is 1.
+    "centred-cosine" first subtracts the mean head, to bring out the differences between heads that
+    have much in common. A head of zeros has similarity 0 with the others. The diagonal is 1.
     """
     directions = heads.astype(np.float64)
     if kind == "centred-cosine":
@@ -71,8 +73,7 @@ def similarity(heads: Matrix | NDArray[np.float64], kind: Cosine) -> Matrix:
 def closeness(points: NDArray[np.float64]) -> Matrix:
     """Return exp(−½·(distance / median)²) of every two points: [N, k] → [N, N], symmetric.
 
-    The median is over the distances above 0, so that a hostile client far away changes nothing for
-    the others.
+    The median is taken over the distances above 0. A hostile client far away changes it little.
     """
     from scipy.spatial.distance import cdist
 
@@ -89,24 +90,25 @@ def closeness(points: NDArray[np.float64]) -> Matrix:
 
 
 def find_clusters(psi: Matrix, clusters: int) -> Labels:
-    """Cluster into C clusters, or with 0 into as many as the silhouette chooses: [N, N] → [N]."""
+    """Form C clusters, or if C is 0 as many as the silhouette chooses: [N, N] → [N]."""
     return agglomerate(psi, clusters) if clusters else agglomerate_by_silhouette(psi)
 
 
 def agglomerate(psi: Matrix, clusters: int) -> Labels:
-    """Cluster into exactly C clusters by average linkage on 1 − ψ: [N, N] → [N].
+    """Form exactly C clusters by average linkage on 1 − ψ: [N, N] → [N].
 
-    Fewer than C clients are a cluster each. Labels 0 … C−1 are numbered by first appearance. Ties
-    are broken in scipy's order, which is deterministic. Raises ValueError if ψ is not finite.
+    If there are fewer than C clients, each is a cluster. Clusters are numbered 0 … C−1 by first
+    appearance. Ties are broken in scipy's order, which is deterministic. Raises ValueError if ψ is
+    not finite.
     """
     return _cut(_merges(psi), len(psi), clusters)
 
 
 def agglomerate_by_silhouette(psi: Matrix, most_clusters: int = MOST_CLUSTERS) -> Labels:
-    """Return the clustering with the highest mean silhouette, [N], of 2 … `most_clusters` clusters.
+    """Return the clustering [N] into 2 … `most_clusters` clusters with the highest mean silhouette.
 
-    Ties take the lowest number. Returns one cluster for two clients or fewer, and if no number has
-    a positive silhouette, for example when all clients are alike.
+    In a tie the lower number wins. Returns a single cluster if there are at most two clients, or if
+    no number has a positive silhouette, for example because all clients are alike.
     """
     from sklearn.metrics import silhouette_score
 
@@ -144,7 +146,7 @@ def _mirror_diagonal_blocks(matrix: Matrix) -> None:
 
 
 def _merges(psi: Matrix) -> Pairs:
-    """Return a client of each of the two clusters that a merge joins, nearest first: [N − 1, 2]."""
+    """Return the merges, nearest first, each as one client from each cluster: [N − 1, 2]."""
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
@@ -161,7 +163,7 @@ def _merges(psi: Matrix) -> Pairs:
 def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:
     """Return the labels [N] after the first N − C merges.
 
-    A cut at a height would leave fewer clusters where several merges share it.
+    Cutting the tree at a height would leave too few clusters if several merges have that height.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
@@ -172,20 +174,20 @@ def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:
     return by_first_appearance(labels.astype(np.int64))
 
 
-# The clusters of one round matched with another round's: a "cluster c" has a head over the rounds
-# (Fed-REACT, Algorithm 2, lines 10 to 12), but each clustering numbers its clusters from scratch.
+# Matching the clusters of one round with those of another. "Cluster c" keeps its head over the
+# rounds (Fed-REACT, Algorithm 2, lines 10 to 12), but each clustering numbers clusters anew.
 
 ABSENT = -1  # the label of an absent client
 
 
 def match_labels(previous: Labels, current: Labels, clusters: int) -> Labels:
-    """Renumber `current` to agree with `previous` on as many clients as possible: [N].
+    """Renumber `current` so that it agrees with `previous` for as many clients as possible: [N].
 
-    previous, current: [N], ABSENT for an absent client. clusters: the available numbers are
-    0 … clusters−1, with clusters = C, or MOST_CLUSTERS if the silhouette chooses. Raises ValueError
-    if they do not suffice. The matching is one to one. A cluster without shared clients is new: it
-    takes the lowest number that `previous` does not have, or else the lowest free number. Only the
-    groups in `current` matter, not its numbers.
+    previous, current: [N], ABSENT for an absent client. Only the groups in `current` matter, not
+    its numbers. clusters: the available numbers are 0 … clusters−1, where clusters is C, or
+    MOST_CLUSTERS if the silhouette chooses. Raises ValueError if these do not suffice. The matching
+    is one to one. A cluster that shares no client with an earlier one is new. It takes the lowest
+    number that `previous` does not have, or else the lowest free number.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -213,10 +215,10 @@ def match_labels(previous: Labels, current: Labels, clusters: int) -> Labels:
 
 
 def clusters_of_before(labels: Sequence[int]) -> Labels:
-    """Return the clusters of the previous round, numbered 0, 1, …, for a round's clients: [N].
+    """Return the previous round's clusters of this round's clients, renumbered 0, 1, …: [N].
 
-    labels: ABSENT for an absent client. Such a client forms a cluster alone, so that it does not
-    affect the other clusters.
+    labels: those of the previous round, ABSENT for an absent client. Such a client forms a cluster
+    alone, so that it does not affect the other clusters.
     """
     before = np.array(labels, np.int64)
     newcomers = before == ABSENT

@@ -1,15 +1,15 @@
-"""The server's half of FUELS: divergences between prototypes and the contrast prototypes.
+"""The server's half of FUELS: divergences between prototypes, and the contrast prototypes.
 
-Sources: FUELS, A = the AAAI 2025 paper, section "JSD-Based Aggregation" and A, Algorithm 1, lines 9
-and 10; P = its preprint, where PR and NR have numbers (P, eqs. 9 and 10). They leave open how a
-prototype becomes a distribution. Here each of its B rows does, by softmax over the d values, and
-the divergence of two clients is the Jensen-Shannon divergence of their rows, averaged over the
-rows, in nats.
+Sources for FUELS: A = the AAAI 2025 paper, section "JSD-Based Aggregation" and A, Algorithm 1,
+lines 9 and 10. P = its preprint, where PR and NR have numbers (P, eqs. 9 and 10). Both leave open
+how a prototype becomes a distribution. Here a softmax over the d values turns each of its B rows
+into one. The divergence of two clients is the Jensen-Shannon divergence of their rows, averaged
+over the rows, in nats.
 
 With m = (p + q) / 2, JS(p‖q) = H(m) − (H(p) + H(q)) / 2. The entropies H(p) are computed once per
-client, so a pair costs one sum of m log m. Only the upper triangle is computed, tile by tile, each
-tile small enough for the caches. NumPy runs the inner loop: its float32 logarithm is three times as
-fast as torch's with AVX-512, and equal elsewhere.
+client, so a pair costs one sum of m log m. Only the upper triangle is computed, in tiles that are
+small enough for the caches. NumPy runs the inner loop. With AVX-512 its float32 logarithm is three
+times as fast as torch's, and elsewhere equally fast.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torch import Tensor
 from fedproto_app.maths.threads import in_threads, pool_size
 
 Indices = Sequence[int] | Tensor
-# (members [K, N] bool, the N clients' values [N, D], whose rows these are [K]) → [K, D]
+# (members [K, N] bool, all clients' values [N, D], the clients that the K rows are for) → [K, D]
 Combine = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-TILE_ROWS = 16  # 16 x 32 pairs at a time measured best. Smaller tiles wait for Python
+TILE_ROWS = 16  # tiles of 16 x 32 pairs were fastest. Smaller tiles wait for Python
 TILE_COLUMNS = 32
-TILE_VALUES = 1024  # a longer prototype is summed in pieces: float32 inside, float64 across
+TILE_VALUES = 1024  # longer prototypes are summed in pieces: each in float32, all in float64
 
-CONTRAST_ROWS = 512  # clients per matrix product when contrast prototypes are made
+CONTRAST_ROWS = 512  # clients in one matrix product that makes contrast prototypes
 
 # The largest float32 not above ln 2. The number float32(ln 2) itself is rounded up.
 LARGEST_DIVERGENCE = np.nextafter(np.float32(math.log(2)), np.float32(0))
@@ -48,23 +48,23 @@ def pairwise_divergence(prototypes: Tensor) -> Tensor:
     """Return the Jensen-Shannon divergence of every two clients' prototypes.
 
     prototypes: [N, B, d], finite.
-    Returns [N, N] float32 in nats, 0 ... ln 2: bitwise symmetric, exactly 0 for equal prototypes.
-    The largest error measured against float64 is 8e-7, with sharply peaked rows, while nearly
-    uniform rows err by less than 1e-7. Runs on `pool_size` threads.
+    Returns [N, N] float32 in nats, 0 ... ln 2. It is bitwise symmetric, and exactly 0 for equal
+    prototypes. The largest error, measured against float64 with sharply peaked rows, is 8e-7. For
+    nearly uniform rows it is below 1e-7. Runs on `pool_size` threads.
     """
     return update_divergence(None, prototypes, range(len(prototypes)))
 
 
 def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: Indices) -> Tensor:
-    """Return the divergences after some clients reported: A's reuse under participation ratio α.
+    """Return the divergences after some clients sent new prototypes. As in A, the rest is reused.
 
-    divergence: [M, M] of the first M clients before the update, or None if there is none (M = 0).
-        Without newcomers (M = N) it is overwritten, because 10,000 clients take 400 MB and a copy
-        would double that.
-    prototypes: [N, B, d], N ≥ M, of all clients, including the unchanged.
-    changed: the clients whose rows and columns are computed, among them all clients from M on.
-    Returns [N, N] float32, bitwise equal to `pairwise_divergence`: `divergence` itself, or a new
-    matrix if there are newcomers.
+    divergence: [M, M], the divergences of the first M clients before the update, or None if there
+        are none (M = 0). Without newcomers (M = N) it is overwritten, because for 10,000 clients it
+        takes 400 MB, and a copy would double that.
+    prototypes: [N, B, d], N ≥ M, of all clients, including those that did not change.
+    changed: the clients whose rows and columns are computed. It must include all clients from M on.
+    Returns [N, N] float32, bitwise equal to `pairwise_divergence`. It is `divergence` itself, or a
+    new matrix if there are newcomers.
     Raises ValueError if `changed` names a client beyond N or lacks a newcomer.
     """
     clients = len(prototypes)
@@ -85,7 +85,7 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
             matrix = divergence.numpy()
         else:
             matrix[:old_clients, :old_clients] = divergence.numpy()
-    # With the changed clients first, the top rows are new, from the diagonal rightwards.
+    # The changed clients come first, so what is new is the top rows from the diagonal rightwards.
     order = np.concatenate([changes, unchanged])
     halves = _scaled_halves(prototypes)[order]
     entropies = _own_sums(halves)
@@ -103,9 +103,9 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
         matrix[np.ix_(order[start:stop], order[start:])] = strip
 
     def mirror(start: int) -> None:
-        """Copy the entries above the diagonal to the left of it, row by row.
+        """Copy the entries above the diagonal to below it, row by row.
 
-        Writing a column instead would touch a page of memory for each number.
+        Writing a column instead would touch another page of memory for each number.
         """
         above = changes[:start]
         rows = (changes if start < len(changes) else order)[start : start + TILE_ROWS]
@@ -123,7 +123,7 @@ def update_divergence(divergence: Tensor | None, prototypes: Tensor, changed: In
 def divergence_from(prototypes: Tensor, references: Tensor) -> Tensor:
     """Return the divergence of each prototype from each of the references, [N, M] float32.
 
-    prototypes: [N, B, d]. references: [M, B, d]. Each is as in `pairwise_divergence`.
+    prototypes: [N, B, d]. references: [M, B, d]. Both are as in `pairwise_divergence`.
     """
     clients = len(prototypes)
     halves = np.concatenate([_scaled_halves(prototypes), _scaled_halves(references)])
@@ -141,9 +141,9 @@ def threshold(divergence: Tensor, kind: Literal["percentile", "absolute"], beta:
     """Return the largest divergence at which another client counts as similar (A, section 4.3).
 
     divergence: [N, N], symmetric.
-    kind: "percentile" takes β (0 ... 100) as a percentile of the divergences of all pairs of two
-        different clients, linearly interpolated, and "absolute" takes it as nats.
-    A single client has no pairs. Its percentile is 0.
+    kind: with "percentile", β (0 ... 100) is a percentile of the divergences of all pairs of two
+        different clients, linearly interpolated. With "absolute" it is in nats.
+    A single client has no pairs, and the percentile is then 0.
     """
     if kind == "absolute":
         return beta
@@ -163,15 +163,16 @@ def contrast_prototypes(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the global positive and negative prototypes PR_n and NR_n of the chosen clients.
 
-    A, Algorithm 1, line 10; P, eqs. 9 and 10: the means over PC_n = {m : JS(R_n‖R_m) ≤ β} and over
-    its complement NC_n. A client is always in its own PC_n, as its divergence from itself is 0.
+    They are the means over PC_n = {m : JS(R_n‖R_m) ≤ β} and over its complement NC_n (A, Algorithm
+    1, line 10; P, eqs. 9 and 10). A client is always in its own PC_n, because its divergence from
+    itself is 0.
 
-    prototypes: [N, B, d]. divergence: [N, N]. beta_value: nats, ≥ 0.
-    chosen: K clients, in the order of the result. None = all.
-    places: [N] in 0 ... 1, the clients' places on a circle, for a control: PC_n then has the same
-        size as by divergence, but its members are the clients nearest to n on the circle.
-    combine: a replacement for the mean of the members (`trust/averaging.py`).
-    Returns PR [K, B, d], NR [K, B, d] (zeros where NC_n is empty), and [K] bool: NC_n has a member.
+    prototypes: [N, B, d]. divergence: [N, N]. beta_value: in nats, ≥ 0.
+    chosen: K clients, in the order of the result. None means all.
+    places: [N] in 0 ... 1, for a control: places of the clients on a circle. PC_n keeps the size
+        that divergence gives it, but its members are the clients nearest to n on the circle.
+    combine: what replaces the mean of the members (`trust/averaging.py`).
+    Returns PR [K, B, d], NR [K, B, d] (0 if NC_n is empty), and whether NC_n has members [K] bool.
     """
     clients = range(len(prototypes)) if chosen is None else chosen
     flat = prototypes.flatten(1)
@@ -197,7 +198,10 @@ def contrast_prototypes(
 
 
 def _nearest(places: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
-    """Return each row's sizes [K] nearest clients on the circle, with itself: [K, N] bool."""
+    """Return which clients are nearest to each row's client on the circle, itself included.
+
+    sizes: how many for each row [K]. Returns [K, N] bool.
+    """
     apart = (places[rows].unsqueeze(1) - places).abs()
     apart = torch.minimum(apart, 1 - apart)
     apart[torch.arange(len(rows)), rows] = -1  # itself first, even if others have its place
@@ -206,16 +210,17 @@ def _nearest(places: Tensor, rows: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _mean_of_members(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
-    """Return the mean of the member rows of flat: [K, N] bool, [N, D] → [K, D], 0 without any."""
+    """Return the mean of flat's rows over the members: [K, N] bool, [N, D] → [K, D], 0 if none."""
     return members.to(flat.dtype) @ flat / members.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def _scaled_halves(prototypes: Tensor) -> NDArray[np.float32]:
-    """Return d·p/2 for each client's rows p: [N, B, d] → [N, B·d], so that d·m is a sum of two.
+    """Return d·p/2 for each client's rows p: [N, B, d] → [N, B·d]. Two such halves add up to d·m.
 
-    Scaled by d, log of a nearly uniform row is nearly 0, and the entropies, which cancel, become
-    distances from the uniform distribution: small numbers keep their digits. Nothing is exactly 0,
-    so x log x needs no special case. The smallest normal float32 changes no sum.
+    With the factor d, the logarithm of a nearly uniform row is nearly 0. The entropies, which
+    almost cancel, become distances from the uniform distribution, so small numbers keep their
+    digits. No value is exactly 0, so x log x needs no special case: zeros become the smallest
+    normal float32, which changes no sum.
     """
     halves = prototype_distributions(prototypes).mul_(prototypes.shape[-1] / 2)
     return halves.float().clamp_(min=torch.finfo(torch.float32).tiny).flatten(1).numpy()
@@ -242,7 +247,7 @@ def _divergence_strip(
 def _own_sums(halves: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return Σ x log x of each client's x = d·p: [N, D] → [N].
 
-    Uses the same sums as for pairs, so that equal prototypes cancel to exactly 0.
+    The sums are computed as for pairs, so that equal prototypes cancel to exactly 0.
     """
     scratch = _tile_scratch()
     step = TILE_ROWS * TILE_COLUMNS
@@ -251,14 +256,14 @@ def _own_sums(halves: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _tile_scratch() -> NDArray[np.float32]:
-    """Allocate memory for one tile's x and log x, reused by a thread."""
+    """Allocate the memory for one tile's x and log x, which a thread reuses."""
     return np.empty((2, TILE_ROWS * TILE_COLUMNS * TILE_VALUES), dtype=np.float32)
 
 
 def _x_log_x_sums(
     first: NDArray[np.float32], second: NDArray[np.float32], scratch: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    """Return Σ x log x over the last axis of x = first + second, broadcast: [..., D] → [...]."""
+    """Return Σ x log x over the last axis of the broadcast x = first + second: [..., D] → [...]."""
     *pairs, values = np.broadcast_shapes(first.shape, second.shape)
     sums = np.zeros(pairs)
     for start in range(0, values, TILE_VALUES):

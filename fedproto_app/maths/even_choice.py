@@ -1,4 +1,4 @@
-"""An even choice among many clients, for outputs that would be too large for all of them."""
+"""An even choice of clients, for outputs that would be too large with all clients."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 
 def evenly(groups: NDArray[np.str_], limit: int) -> NDArray[np.intp]:
-    """Return min(N, limit) clients, ascending. Each true group keeps its share of all N.
+    """Return min(N, limit) clients in ascending order. Each true group keeps its share of all N.
 
-    groups: [N] text, "" if unknown.
+    groups: the true group of each client, [N] text, "" if unknown.
     """
     by_group = np.argsort(groups, kind="stable")
     count = min(len(groups), limit)

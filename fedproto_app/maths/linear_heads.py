@@ -1,4 +1,4 @@
-"""Task heads: linear models of a frozen encoder's vectors.
+"""Task heads: linear models whose inputs are a frozen encoder's vectors.
 
 A head is [outputs, D + 1]. Its last column is the bias. All heads of a run have one shape,
 whatever classes a client has, so that they can be compared and averaged (Fed-REACT, section 2).
@@ -13,19 +13,19 @@ Head = NDArray[np.float32]
 Vectors = NDArray[np.float32]
 Exact = NDArray[np.float64]
 
-_MOST_ITERATIONS = 100  # Newton's steps. About five are usual
-_SHORTEST_STEP = 2.0**-20  # below, only rounding keeps the objective from falling
+_MOST_ITERATIONS = 100  # steps of Newton's method. About five are usual
+_SHORTEST_STEP = 2.0**-20  # if no longer step lowers the objective, only rounding prevents it
 
 
 def fit_classifier(
     vectors: Vectors, labels: NDArray[np.int64], classes: int, penalty: float
 ) -> Head:
-    """Fit a linear support vector machine, one class against the rest: [n, D], [n] → [C, D + 1].
+    """Fit linear support vector machines, each class against the rest: [n, D], [n] → [C, D + 1].
 
-    Minimises ½(‖w‖² + b²) + penalty · Σ max(0, 1 − y·(w·x + b))² for each class, as liblinear does:
-    the bias is the weight of an input that is always 1. A class without a vector has weights 0 and
-    bias −1, an only class has weights 0 and bias 1, as an unpenalised bias would have if all labels
-    are equal.
+    Minimises ½(‖w‖² + b²) + penalty · Σ max(0, 1 − y·(w·x + b))² for each class. As in liblinear,
+    the bias is the weight of an input that is always 1. A class without vectors gets weights 0 and
+    bias −1. If there is only one class, it gets weights 0 and bias 1. An unpenalised bias would
+    have these values too if all labels are equal.
     """
     head = np.zeros((classes, vectors.shape[1] + 1), dtype=np.float32)
     head[:, -1] = -1.0
@@ -34,12 +34,12 @@ def fit_classifier(
         head[present[0], -1] = 1.0
         return head
     inputs = np.concatenate([vectors, np.ones((len(vectors), 1))], axis=1, dtype=np.float64)
-    # A minimum is a sum of inputs. With fewer inputs than weights we search in a basis of their
-    # span: n unknowns, as in the kernel form.
+    # The minimum is a linear combination of the inputs. If these are fewer than the weights, we
+    # search in a basis of their span, which has n unknowns as in the kernel form.
     basis = np.linalg.qr(inputs.T)[0] if len(inputs) < inputs.shape[1] else None
     reduced = inputs if basis is None else inputs @ basis
     signs = np.where(labels[:, None] == present, 1.0, -1.0)
-    starts = _ridge(reduced, signs, penalty)  # with weights 0 all vectors are errors
+    starts = _ridge(reduced, signs, penalty)  # at weights 0 all vectors count as errors
     for column, label in enumerate(present):
         weights = _minimise_squared_hinge(reduced, signs[:, column], penalty, starts[:, column])
         head[label] = weights if basis is None else basis @ weights
@@ -49,10 +49,10 @@ def fit_classifier(
 def _minimise_squared_hinge(inputs: Exact, signs: Exact, penalty: float, minimum: Exact) -> Exact:
     """Return the v that minimises ½‖v‖² + penalty · Σ max(0, 1 − y·(v·x))²: [n, p], [n] → [p].
 
-    minimum: the target of the first step from 0, the `_ridge` of all vectors. Newton's method
-    (Mangasarian 2002, "A finite Newton method for classification"): while the same vectors are
-    errors, the objective is quadratic and one linear system gives its minimum. A step that would
-    not lower the objective is halved.
+    This is Newton's method (Mangasarian 2002, "A finite Newton method for classification"). While
+    the same vectors are errors, the objective is quadratic, and a linear system gives its minimum.
+    A step that would not lower the objective is halved. minimum: where the first step from 0 leads,
+    the `_ridge` solution for all vectors.
     """
 
     def objective(weights: Exact) -> float:
@@ -79,11 +79,11 @@ def _minimise_squared_hinge(inputs: Exact, signs: Exact, penalty: float, minimum
 def _ridge(inputs: Exact, targets: Exact, penalty: float) -> Exact:
     """Return the v that minimises ½‖v‖² + penalty · Σ (y − v·x)²: [m, p], [m, …] → [p, …].
 
-    Solves the smaller of the systems over inputs (the Gram matrix) and over weights.
+    Solves a system over inputs (with the Gram matrix) or over weights, whichever is smaller.
     """
     fewer_inputs = len(inputs) < inputs.shape[1]
     products = inputs @ inputs.T if fewer_inputs else inputs.T @ inputs
-    # If the rounding of huge inputs hides the penalty, take the smallest that has an effect.
+    # If rounding errors of huge inputs hide the penalty, take the smallest one that has an effect.
     felt = len(products) * np.finfo(np.float64).eps * products.diagonal().max(initial=0.0)
     products[np.diag_indices_from(products)] += max(0.5 / penalty, felt)
     if fewer_inputs:
@@ -96,7 +96,7 @@ def fit_regressor(vectors: Vectors, targets: NDArray[np.float64], penalty: float
 
     Minimises ½‖w‖² + penalty · Σ (y − w·x − b)² in closed form.
     """
-    from sklearn.linear_model import Ridge  # slow to import, and seldom used
+    from sklearn.linear_model import Ridge  # slow to import, and rarely needed
 
     ridge = Ridge(alpha=0.5 / penalty).fit(vectors.astype(np.float64), targets)
     return np.append(ridge.coef_, ridge.intercept_)[None].astype(np.float32)

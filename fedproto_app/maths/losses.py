@@ -1,4 +1,4 @@
-"""The supervised loss of series, one value per client.
+"""The supervised loss for series, with one value per client.
 
 Sources: A = the AAAI 2025 paper, P = its preprint with appendix.
 """

@@ -1,9 +1,9 @@
 """Random noise on a prototype before it leaves the client.
 
-Source: P = the preprint of FUELS with appendix (P, appendix D.2; P, Table 4). The noise there has
-"μ and λ, mean and standard deviation" 0 and 1. We read λ as the distribution's usual scale, which
-for the Laplace distribution makes the standard deviation √2·λ. Such noise alone bounds no privacy
-loss, because a prototype's sensitivity is not limited.
+Source: P = the preprint of FUELS with appendix (P, appendix D.2; P, Table 4). There the "μ and λ,
+mean and standard deviation" of the noise are 0 and 1. We take λ as the distribution's usual scale.
+For the Laplace distribution this makes the standard deviation √2·λ. Such noise alone does not bound
+the privacy loss, because the sensitivity of a prototype is not limited.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Noise = Literal["laplace", "gaussian", "exponential"]
 
 
 def noisy(prototype: Tensor, kind: Noise, scale: float, generator: torch.Generator) -> Tensor:
-    """The prototype plus independent noise on every value: [..., B, d] → [..., B, d].
+    """Return the prototype with independent noise on every value: [..., B, d] → [..., B, d].
 
-    kind: "laplace" = Laplace(0, scale), "gaussian" = N(0, scale²), "exponential" = exponential
-        with mean scale (never negative).
-    generator: on the prototype's device. Its state decides the noise.
+    kind: "laplace" is Laplace(0, scale), "gaussian" is N(0, scale²), and "exponential" is the
+        exponential distribution with mean `scale`, which is never negative.
+    generator: must be on the prototype's device. Its state determines the noise.
     """
     match kind:
         case "laplace":  # the difference of two exponentials

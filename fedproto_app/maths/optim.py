@@ -1,4 +1,4 @@
-"""Optimisers for a cohort: every client has its own moments and its own step count."""
+"""Optimisers for a cohort, in which every client has its own moments and its own step count."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from torch.optim.sgd import sgd
 
 
 class CohortOptimizer(ABC):
-    """Updates parameters with a leading client axis.
+    """The base of optimisers that update parameters with a client axis in front.
 
-    state: what a client keeps between rounds, {kind: {parameter: [K, …]}}, zero at first.
+    state: what clients keep between rounds, {kind: {parameter: [K, …]}}. It is zero at first.
     """
 
     state: dict[str, dict[str, Tensor]]
 
     @abstractmethod
     def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-        """Update in place the first k clients of `parameters`, k being the gradients' length.
+        """Update in place the first k clients of `parameters`, where k is the gradients' length.
 
-        The parameters named by `gradients` must have been stepped together so far.
+        All parameters that `gradients` names must have taken equally many steps so far.
         """
 
     @torch.no_grad()
     def renew(self, clients: Tensor) -> None:
-        """Reset the state of these clients, [K] bool, to zero."""
+        """Reset the state of these clients [K] bool to zero."""
         values = [value for tensors in self.state.values() for value in tensors.values()]
         on = {device: clients.to(device) for device in {value.device for value in values}}
         for value in values:
@@ -38,9 +38,10 @@ class CohortOptimizer(ABC):
 class CohortAdam(CohortOptimizer):
     """Adam (Kingma and Ba 2015).
 
-    One fused call updates a run of neighbouring clients that have taken equally many steps, so a
-    cohort in step costs one call, and a client that sat out rounds keeps its own bias correction.
-    On a GPU many runs would cost more in calls than in work, so one unfused call updates them all.
+    One fused call updates a group of neighbouring clients that have taken equally many steps. If
+    that is all clients, one call suffices. A client that missed rounds keeps its own bias
+    correction. On a GPU, calls for many groups would take longer than the work itself. There one
+    unfused call updates all clients.
 
     first, second: moment estimates, [K, …] per parameter. steps: [K] int64 per parameter.
     """
@@ -84,8 +85,8 @@ class CohortAdam(CohortOptimizer):
     ) -> None:
         """Take torch's step for these clients.
 
-        counts: steps so far by parameter, one number or, if not fused, one per client. The call
-        increments them.
+        counts: for each parameter, the number of steps so far: a single number if fused, else one
+        per client. The call increments them.
         """
         adam(
             [parameters[name][run] for name in gradients],
@@ -96,7 +97,7 @@ class CohortAdam(CohortOptimizer):
             counts,
             fused=fused,
             foreach=False,
-            differentiable=not fused,  # so that it takes counts which are tensors
+            differentiable=not fused,  # so that torch accepts one count per client
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
@@ -108,7 +109,7 @@ class CohortAdam(CohortOptimizer):
 
 
 class CohortSGD(CohortOptimizer):
-    """SGD with momentum and weight decay, as torch's: b ← m·b + (g + d·w), then w ← w − η·b."""
+    """SGD with momentum and weight decay as in torch: b ← m·b + (g + d·w), then w ← w − η·b."""
 
     def __init__(
         self,
@@ -141,18 +142,18 @@ class CohortSGD(CohortOptimizer):
 
 
 class TimeSmoothed(CohortOptimizer):
-    """Time-smoothed gradients (DTSSGD, Aydore, Zhu, Foster, NeurIPS 2019) for another optimiser.
+    """Smooths gradients over time for another optimiser (DTSSGD, Aydore et al., NeurIPS 2019).
 
-    With window w and factor γ, a client's step t hands on
+    With window w and factor γ, a client's step t passes on
 
         1/W · Σ_{j<w} γ^j · g_{t−j},    W = Σ_{j<w} γ^j
 
-    W is always the full sum, as in the paper, where losses before the first are 0: a client's first
-    w − 1 smoothed gradients are shortened. g_{t−1} is the client's own last gradient, even if it
-    did not take part in some steps of the cohort.
+    W is always the full sum. In the paper, too, losses before the first step are 0, so a client's
+    first w − 1 smoothed gradients are shorter. g_{t−1} is the client's own last gradient, even if
+    the client missed some steps of the cohort.
 
-    state: the other optimiser's. The gradients are not part of it, so every round starts without
-    past gradients.
+    state: the state of the other optimiser. Gradients are not part of it, so every round starts
+    without past gradients.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class TimeSmoothed(CohortOptimizer):
     ) -> None:
         self._smoothed, self.state = smoothed, smoothed.state
         self._window, self._factor = window, factor
-        # The last w gradients, [K, w, …] each. Step t of a client writes its row t mod w.
+        # The last w gradients, [K, w, …] per parameter. A client's step t writes its row t mod w.
         self._last = {
             name: value.new_zeros(len(value), window, *value.shape[1:])
             for name, value in parameters.items()
@@ -195,12 +196,12 @@ class TimeSmoothed(CohortOptimizer):
 
 
 class ScaledSteps(CohortOptimizer):
-    """Another optimiser's steps, scaled for some parameters: w ← w + f·Δw.
+    """Scales another optimiser's steps for some parameters: w ← w + f·Δw.
 
     f acts as a factor of the learning rate, because Adam's and SGD's steps are linear in it.
 
-    factors: f by parameter. Other parameters' steps are unchanged, bit for bit. state: the other
-    optimiser's.
+    factors: f by parameter. The steps of other parameters stay the same, bit for bit. state: the
+    state of the other optimiser.
     """
 
     def __init__(self, scaled: CohortOptimizer, factors: Mapping[str, float]) -> None:
@@ -220,7 +221,7 @@ class ScaledSteps(CohortOptimizer):
 
 
 def _equal_runs(values: Sequence[int]) -> Iterator[slice]:
-    """Yield the maximal slices of equal neighbours."""
+    """Yield the longest slices in which all values are equal."""
     start = 0
     for end in range(1, len(values) + 1):
         if end == len(values) or values[end] != values[start]:

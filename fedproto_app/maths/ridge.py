@@ -1,6 +1,6 @@
-"""Ridge regression from sums over samples, which add up over clients.
+"""Ridge regression from sums over samples. The sums of several clients can be added.
 
-Shapes: any leading axes (clients, steps ahead), d regressors. Everything is float64: in float32,
+Shapes: any axes in front (clients, steps ahead), d regressors. Everything is float64. In float32,
 sums over a thousand samples lose the digits that small penalties need.
 """
 
@@ -11,15 +11,15 @@ import math
 import torch
 from torch import Tensor
 
-_ROUNDING = 2.0**-24  # relative; sums travel in float32
-_SLACK = 1e-3  # relative, of what rounding can add to sums of squares and to bᵀA⁻¹b
-_NONE = 1e-30  # absolute, for the sums of no sample
+_ROUNDING = 2.0**-24  # relative, because sums travel in float32
+_SLACK = 1e-3  # relative, the most that rounding can add to sums of squares and to bᵀA⁻¹b
+_NONE = 1e-30  # absolute, for sums over no samples
 
 
 def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return XᵀX [..., d, d] and XᵀY [..., d, t] of X [..., n, d] and Y [..., n, t].
 
-    weights: [..., n] of the samples, where 0 leaves a sample out.
+    weights: the samples' weights [..., n]. A weight of 0 leaves a sample out.
     """
     regressors = regressors.double()
     weighed = (regressors * weights.double().unsqueeze(-1)).transpose(-1, -2)
@@ -29,7 +29,7 @@ def sums(regressors: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, 
 def clipped_samples(regressors: Tensor, targets: Tensor, length: float) -> tuple[Tensor, Tensor]:
     """Return X [..., n, d] and Y [..., n, t] with each sample (x, y) shortened to `length`.
 
-    Then one sample adds at most length² to XᵀX and Xᵀy together: ‖x‖⁴ + ‖x‖²y² ≤ length⁴.
+    Then one sample changes XᵀX and Xᵀy together by at most length²: ‖x‖⁴ + ‖x‖²y² ≤ length⁴.
     """
     norms = torch.cat([regressors, targets], dim=-1).double().norm(dim=-1, keepdim=True)
     factor = (length / norms.clamp(min=1e-30)).clamp(max=1.0)
@@ -39,9 +39,9 @@ def clipped_samples(regressors: Tensor, targets: Tensor, length: float) -> tuple
 def definite(gram: Tensor, deviation: float) -> Tensor:
     """Return the symmetric matrix [..., d, d] with small eigenvalues raised to the noise level.
 
-    deviation: of independent Gaussian noise on every entry of the upper triangle. Such noise has
-    eigenvalues up to 2·deviation·√d (Wigner, 1958), so smaller eigenvalues carry no information
-    and are raised to that bound.
+    deviation: the standard deviation of independent Gaussian noise on every entry of the upper
+    triangle. The eigenvalues of such noise reach 2·deviation·√d (Wigner, 1958). Smaller eigenvalues
+    of the matrix therefore carry no information and are raised to that bound.
     """
     values, vectors = torch.linalg.eigh(gram)
     least = 2 * deviation * math.sqrt(gram.shape[-1])
@@ -52,12 +52,12 @@ def definite(gram: Tensor, deviation: float) -> Tensor:
 def solve(
     gram: Tensor, moment: Tensor, penalty: Tensor | float, toward: Tensor | float = 0.0
 ) -> Tensor:
-    """Return the W that minimises ‖Y − XW‖² + Σ_i penalty_i · ‖W_i − toward_i‖², [..., d, t].
+    """Return the W [..., d, t] that minimises ‖Y − XW‖² + Σ_i penalty_i · ‖W_i − toward_i‖².
 
-    gram: XᵀX [..., d, d]. moment: XᵀY [..., d, t]. penalty > 0, for all regressors or for each,
-    [..., d]. toward: shaped as moment. Solves (XᵀX + P) W = XᵀY + P · toward with the diagonal
-    matrix P of the penalties. W is NaN if XᵀX + P is not positive definite, which it is for true
-    sums.
+    gram: XᵀX [..., d, d]. moment: XᵀY [..., d, t]. penalty: > 0, one for all regressors or one for
+    each [..., d]. toward: has the shape of moment. Solves (XᵀX + P) W = XᵀY + P · toward, where P
+    is the diagonal matrix of the penalties. W is NaN if XᵀX + P is not positive definite. For true
+    sums it always is.
     """
     penalties = torch.as_tensor(penalty, dtype=gram.dtype, device=gram.device)[..., None]
     penalties = penalties.expand(*penalties.shape[:-2], gram.shape[-1], 1)
@@ -71,9 +71,9 @@ def solve(
 class Eliminated:
     """A ridge problem whose last regressors share one penalty and have been eliminated.
 
-    The Schur complement leaves a smaller problem in the first p regressors, so that trying many
-    penalties for them is cheap. gram: XᵀX [..., d, d]. moment: XᵀY [..., d, t]. first: p. penalty:
-    for the eliminated regressors, infinite to leave them out.
+    The Schur complement leaves a smaller problem in the first p regressors, so it is cheap to try
+    many penalties for these. gram: XᵀX [..., d, d]. moment: XᵀY [..., d, t]. first: p. penalty: the
+    penalty of the eliminated regressors. If it is infinite, they are left out.
     """
 
     def __init__(self, gram: Tensor, moment: Tensor, first: int, penalty: float) -> None:
@@ -89,10 +89,10 @@ class Eliminated:
             self.moment = self.moment - side.mT @ self._without
 
     def solve(self, penalties: Tensor, toward: Tensor) -> Tensor:
-        """Return the solutions for all penalties and targets of the first regressors.
+        """Return the solutions [..., c, k, d, t] for each pair of penalties and targets.
 
-        penalties: [c, p]. toward: k targets, [k, p, t]. The eliminated regressors are drawn to 0.
-        Returns [..., c, k, d, t].
+        penalties: c penalties of the first regressors [c, p]. toward: k targets for their
+        coefficients [k, p, t]. The coefficients of the eliminated regressors are drawn to 0.
         """
         targets, steps = len(toward), toward.shape[2]
         side_by_side = toward.transpose(0, 1).flatten(start_dim=1)  # (p, k·t)
@@ -110,7 +110,7 @@ def triangle_size(width: int) -> int:
 
 
 def triangle(symmetric: Tensor) -> Tensor:
-    """Return the rows of the upper triangle, joined: [..., d, d] → [..., d(d + 1)/2]."""
+    """Return the rows of the upper triangle joined together: [..., d, d] → [..., d(d + 1)/2]."""
     row, column = torch.triu_indices(*symmetric.shape[-2:])
     return symmetric[..., row, column]
 
@@ -127,16 +127,16 @@ def symmetric(triangle: Tensor, width: int) -> Tensor:
 def sums_fault(
     gram: Tensor, moment: Tensor, samples: int, largest: float, target_squares: float
 ) -> str | None:
-    """Return why these cannot be sums over so many samples, or None.
+    """Return why these cannot be sums over so many samples, or None if they can.
 
-    gram: A = XᵀX [..., d, d]. moment: B = XᵀY [..., d, t]. Both are float64, but travelled in
-    float32. largest: the largest mean square of a regressor. target_squares: the largest sum of the
-    squares of one target.
+    gram: A = XᵀX [..., d, d]. moment: B = XᵀY [..., d, t]. Both are float64 but were sent in
+    float32. largest: the largest possible mean square of a regressor. target_squares: the largest
+    possible sum of squares of one target.
 
-    True sums have bᵀA⁻¹b ≤ Σ y² for each column b of B, because the fit explains no more than there
-    is. This bounds all products with the targets together. On the scale where A has the diagonal 1,
-    rounding to float32 moves the eigenvalues of A by less than d·2⁻²⁴, so four times this is added
-    to them: no true sums are refused, however small the squares of some regressors are.
+    For true sums, bᵀA⁻¹b ≤ Σ y² for each column b of B, because a fit cannot explain more than
+    there is. This bounds all products with the targets together. If A is scaled to have the
+    diagonal 1, rounding to float32 moves its eigenvalues by less than d·2⁻²⁴. Four times this is
+    added to them, so no true sums are refused, however small the squares of some regressors are.
     """
     squares = gram.diagonal(dim1=-2, dim2=-1)
     if squares.min() < 0:
@@ -153,7 +153,7 @@ def sums_fault(
     explained = float(whitened.square().sum(dim=-2).max())
     if explained > target_squares * (1 + _SLACK):
         return (
-            f"its products with the targets explain squares of {explained:.3g}, and such targets "
-            f"have at most {target_squares:.3g}"
+            f"its products with the targets explain a sum of squares of {explained:.3g}, but such "
+            f"targets have at most {target_squares:.3g}"
         )
     return None

@@ -1,8 +1,8 @@
 """Lengths of clients' steps: how far a client's model moves from the model that it received.
 
-A node shortens steps beyond a limit before it averages, so that no client moves the mean by more
-than its share of the limit. This is norm clipping (Sun et al., "Can you really backdoor federated
-learning?", 2019) with a limit that follows the clients' median.
+A node shortens steps that are longer than a limit before it averages, so that no client moves the
+mean by more than its share of the limit. This is norm clipping (Sun et al., "Can you really
+backdoor federated learning?", 2019) with a limit that follows the clients' median.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SLACK = 1e-3  # relative. A node's mean travels in float32
 def shortened_steps(
     models: Mapping[str, Tensor], start: Mapping[str, NDArray[np.float32]], longest: float
 ) -> tuple[dict[str, Tensor], list[float]]:
-    """Return the models with no step from `start` longer than `longest`, and the steps' lengths.
+    """Limit how far each model has moved from `start`. Return the models and the steps' lengths.
 
-    models: [K, …] each. start: the same arrays without the client axis. longest: 0 for any length.
-    Lengths are Euclidean, over all arrays together.
+    A step longer than `longest` is scaled down to that, unless the limit is 0. models: [K, …] each.
+    start: the same arrays without the client axis. Lengths are Euclidean, over all arrays together.
     """
     starts = {name: torch.from_numpy(start[name]).to(value) for name, value in models.items()}
     squares = [
@@ -54,14 +54,14 @@ def length(
 
 
 def longest_mean(lengths: Sequence[float], weights: Sequence[int]) -> float:
-    """Return the largest length that a mean of steps of these lengths can have, weighted or not."""
+    """Return how long the mean of steps of these lengths can be at most, weighted or not."""
     weighted = sum(length * weight for length, weight in zip(lengths, weights, strict=True))
     return max(sum(lengths) / len(lengths), weighted / sum(weights))
 
 
 def mean_fault(size: float, lengths: Sequence[float], weights: Sequence[int]) -> str | None:
-    """Return why steps of these lengths cannot have a mean of this length, or None."""
+    """Return why steps of these lengths cannot have a mean of this size, or None if they can."""
     limit = longest_mean(lengths, weights)
     if size > limit * (1 + _SLACK) + _SLACK:
-        return f"its mean model moved by {size:.3g}, by its clients' steps at most {limit:.3g}"
+        return f"its mean model moved by {size:.3g}, its clients' steps allow at most {limit:.3g}"
     return None

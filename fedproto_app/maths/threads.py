@@ -1,4 +1,4 @@
-"""The threads of this process: how many cores it has, and parts of a piece of work on them."""
+"""The threads of this process: how many cores it may use, and how work is divided among them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _GROUPS = Path("/sys/fs/cgroup")  # a container's limits
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, also under a container's quota."""
+    """Return how many cores this process may use. A container's quota is taken into account."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
     return max(1, int(min(len(allowed) or os.cpu_count() or 1, _quota(_GROUPS))))
 
 
 def _quota(groups: Path) -> float:
-    """Return the number of cores whose time the control group may use, infinite without a limit."""
+    """Return how many cores' time the control group may use, infinite if it has no limit."""
     with suppress(OSError, ValueError):
         limit, period = (groups / "cpu.max").read_text().split()
-        return float(limit) / float(period)  # "max" is no number
-    with suppress(OSError, ValueError):  # version 1, where -1 is no limit
+        return float(limit) / float(period)  # fails for "max", which is not a number
+    with suppress(OSError, ValueError):  # version 1 of control groups, where -1 means no limit
         limit = (groups / "cpu" / "cpu.cfs_quota_us").read_text()
         period = (groups / "cpu" / "cpu.cfs_period_us").read_text()
         return float(limit) / float(period) if int(limit) > 0 else math.inf
@@ -35,17 +35,17 @@ def _quota(groups: Path) -> float:
 
 
 def in_threads(work: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
-    """What work makes of each part, in the order of the parts, whichever is done first.
+    """Yield the result of `work` for each part, in the order of the parts.
 
-    Runs on `pool_size` threads, for large pieces of work in numpy or torch, which let other threads
-    run meanwhile. Raises the first error of work.
+    Runs on `pool_size` threads. It is meant for large pieces of work in numpy or torch, which let
+    other threads run meanwhile. The first error in `work` is raised.
     """
     with ThreadPoolExecutor(pool_size()) as pool:
         yield from pool.map(work, parts)
 
 
 def pool_size() -> int:
-    """Return the number of threads for large work: one a core, or OMP_NUM_THREADS."""
+    """Return the number of threads for large work: one per core, or at most OMP_NUM_THREADS."""
     set_number = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores(), int(set_number)) if set_number.isdecimal() else cores()
 
@@ -54,8 +54,9 @@ def pool_size() -> int:
 def torch_threads(number: int) -> Iterator[None]:
     """Let torch use this many threads in a ``with`` block.
 
-    A server's checks and sums are small. On several threads each waits for all the others, on a
-    busy machine for 17 to 50 times as long as the work takes. What is large uses `in_threads`.
+    A server's checks and sums are small. If torch ran them on several threads, each thread would
+    wait for all others, on a busy machine 17 to 50 times as long as the work takes. Large work
+    uses `in_threads`.
     """
     import torch
 

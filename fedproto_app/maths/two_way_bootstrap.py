@@ -1,4 +1,4 @@
-"""Confidence interval of the median ratio of two errors, when clients and days are both samples.
+"""Confidence interval of the median ratio of two errors if both clients and days are samples.
 
 Clients forecast the same days, so their errors are not independent: a holiday is hard for all of
 them. A bootstrap over clients alone treats the days as fixed and is too narrow. Here clients and
@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-DRAWS, LEVEL = 2000, 95  # of the bootstrap; the interval's level in percent
-_AT_ONCE = 2**21  # numbers, to bound the memory
+DRAWS, LEVEL = 2000, 95  # bootstrap draws, and the interval's level in percent
+_AT_ONCE = 2**21  # how many numbers are computed at once, to bound the memory
 
 Floats = NDArray[np.float64]
 
@@ -23,9 +23,9 @@ def median_ratio_interval(
 ) -> tuple[float, float]:
     """Return the percentile interval of the median over clients of errors / rival.
 
-    errors, rival: [K, D], the sums of each client's errors on each day, 0 on days without values of
-    the client. An infinite row of errors is a client without an error: its ratio is infinite. With
-    one column only clients are drawn.
+    errors, rival: [K, D], the sum of each client's errors on each day, 0 on days on which the
+    client has no values. A client whose errors are missing has an infinite row, so its ratio is
+    infinite. If there is one column, only clients are drawn.
     """
     clients, days = rival.shape
     rng = np.random.default_rng(seed)
@@ -46,13 +46,13 @@ def median_ratio_interval(
 
 
 def ratios_of(errors: Floats, rival: Floats) -> Floats:
-    """Return errors / rival, infinite where only the rival is 0, not a number where both are."""
+    """Return errors / rival: infinite if only the rival is 0, NaN if both are 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return errors / rival
 
 
 def _medians(ratios: Floats) -> Floats:
-    """Return the median of each column of [K, B] without the clients that lack all drawn days."""
+    """Return the median of each column of [K, B]. A client that has no drawn day is left out."""
     missing = np.isnan(ratios)
     if not missing.any():
         medians: Floats = np.median(ratios, axis=0)

@@ -1,4 +1,4 @@
-"""The blocks of a sample of a series, and the inputs that models derive from them."""
+"""The blocks that a sample of a series consists of, and the inputs that models derive from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-MOST_PHASES = 24  # columns of a period. A longer one has one column for several steps
+MOST_PHASES = 24  # most columns for a period. In a longer one several steps share a column
 WEEK = 7
 
 Samples = TypeVar("Samples", Tensor, NDArray[np.float32])
@@ -22,9 +22,9 @@ Samples = TypeVar("Samples", Tensor, NDArray[np.float32])
 class Blocks:
     """The named blocks of samples.
 
-    close: [..., c], the newest values, oldest first. lagged: [..., Q, H], for each distance,
-    longest first, the values so far before each of the H targets. times: [..., j], numbers of the
-    first target's time, which `beside` turns into a calendar.
+    close: [..., c], the newest values, oldest first. lagged: [..., Q, H], for each of the Q
+    distances, longest first, the values at this distance before each of the H targets. times:
+    [..., j], the numbers that give the first target's time. `beside` turns them into a calendar.
     """
 
     layout: WindowLayout
@@ -33,11 +33,11 @@ class Blocks:
     times: Tensor
 
     def beside(self, ahead: int = 0, *, constant: bool = False) -> Tensor:
-        """Return the values known in advance of the target `ahead` steps after the first, [..., m].
+        """Return what is known in advance about the target `ahead` steps after the first [..., m].
 
-        It is the calendar: 1 in the columns of the target's phase and of its day of the week, else
-        0. constant: whether samples without a calendar have a 1 instead, [..., 1], so that a linear
-        model of it always has an intercept.
+        This is the calendar: 1 in the columns of the target's phase and of its day of the week,
+        else 0. constant: whether samples without a calendar get a 1 in its place [..., 1], so that
+        a linear model always has an intercept.
         """
         layout = self.layout
         if not layout.times:
@@ -53,14 +53,15 @@ class Blocks:
 
 @dataclass(frozen=True)
 class WindowLayout:
-    """Where the blocks of samples [..., c + Q·H + j] lie, which `data.windows` builds.
+    """Where the blocks lie in samples [..., c + Q·H + j], which `data.windows` builds.
 
-    close: c. distances: Q. horizon: H, the targets of a sample. period: in steps. times: j, the
-    last columns, numbers of the first target's time: none, its phase of the period, or also the
-    number of its period modulo 7.
+    close: c. distances: Q. horizon: H, the number of targets of a sample. period: in steps. times:
+    j, the number of last columns, which give the first target's time: none, its phase of the
+    period, or the phase and the number of its period modulo 7.
 
     A method may put further columns between the values and the times of its samples, because
-    `blocks` reads the values from the front and the times from the end, and `split` the times only.
+    `blocks` reads the values from the front and the times from the end. `split` reads only the
+    times.
     """
 
     close: int
@@ -81,49 +82,49 @@ class WindowLayout:
 
     @property
     def calendar_widths(self) -> tuple[int, ...]:
-        """The columns of the phase and of the day of the week, as far as there are any."""
+        """The numbers of columns for the phase and for the day of the week, if there are any."""
         return (min(self.period, MOST_PHASES), WEEK)[: self.times]
 
     @property
     def beside_width(self) -> int:
-        """m, the columns of `Blocks.beside`."""
+        """m, the number of columns of `Blocks.beside`."""
         return sum(self.calendar_widths)
 
     @property
     def past_regressors(self) -> int:
-        """The number of `regressors` that are past values, c + Q. They come first."""
+        """The number of `regressors` that are past values, c + Q. These come first."""
         return self.close + self.distances
 
     @property
     def regressor_width(self) -> int:
-        """d, the columns of `regressors`."""
+        """d, the number of `regressors`."""
         return self.past_regressors + (self.beside_width or 1)
 
     def blocks(self, samples: Tensor) -> Blocks:
-        """Return the blocks of samples, as views."""
+        """Return the blocks of these samples, as views."""
         lagged = samples[..., self.close : self.values]
         lagged = lagged.unflatten(-1, (self.distances, self.horizon))  # type: ignore[no-untyped-call]
         return Blocks(self, samples[..., : self.close], lagged, self.split(samples)[1])
 
     def split(self, samples: Samples) -> tuple[Samples, Samples]:
-        """Return what stands before the times, such as the values, and the times [..., j]."""
+        """Return all columns before the times, such as the values, and the times [..., j]."""
         end = samples.shape[-1] - self.times
         return samples[..., :end], samples[..., end:]
 
     def with_beside(self, samples: Tensor) -> Tensor:
-        """Return the values and what is beside the first target, [..., c + Q·H + m]."""
+        """Return the values and the first target's `Blocks.beside` [..., c + Q·H + m]."""
         return torch.cat([self.split(samples)[0], self.blocks(samples).beside()], dim=-1)
 
     def regressors(self, samples: Tensor) -> Tensor:
-        """Return the regressors of a linear forecast of each target, [..., H, d].
+        """Return the regressors of a linear forecast of each target [..., H, d].
 
-        They are the close values, the values at the distances before the target, and what is beside
-        it, or 1 without a calendar.
+        These are the close values, the values at the distances before the target, and the target's
+        `Blocks.beside`, or 1 if there is no calendar.
         """
         return torch.stack(list(self.each_regressors(samples)), dim=-2)
 
     def each_regressors(self, samples: Tensor) -> Iterator[Tensor]:
-        """Yield the `regressors` [..., d] target by target, which takes less memory."""
+        """Yield the `regressors` [..., d] one target at a time, which takes less memory."""
         blocks = self.blocks(samples)
         for ahead in range(self.horizon):
             beside = blocks.beside(ahead, constant=True)
@@ -132,8 +133,8 @@ class WindowLayout:
     def regressor_copies(self, weights: Tensor) -> Tensor:
         """Return the coefficients [k, H, d] of forecasts that are weighted means of past values.
 
-        weights: [k, 1 + Q], of the newest value and of the values at the Q distances, which are
-        next to each other in the `regressors`.
+        weights: [k, 1 + Q], for the newest value and the values at the Q distances. These are next
+        to each other in the `regressors`.
         """
         coefficients = weights.new_zeros(len(weights), self.horizon, self.regressor_width)
         coefficients[:, :, self.close - 1 : self.past_regressors] = weights[:, None]

@@ -1,15 +1,15 @@
 """The causal CNN that turns series of any length into vectors, batched over clients.
 
 Paper: Franceschi, Dieuleveut and Jaggi, "Unsupervised Scalable Representation Learning for
-Multivariate Time Series", NeurIPS 2019, https://arxiv.org/abs/1901.10738. Blocks of two causal
-convolutions with weight normalisation (Salimans and Kingma 2016), leaky ReLU after each, and a
-residual connection without an activation after it. The dilation is 1, 2, 4, … block by block.
-Then the maximum over time and a linear layer.
+Multivariate Time Series", NeurIPS 2019, https://arxiv.org/abs/1901.10738. A block has two causal
+convolutions with weight normalisation (Salimans and Kingma 2016), a leaky ReLU after each, and a
+residual connection that no activation follows. The dilation is 1, 2, 4, … from block to block. The
+maximum over time and a linear layer follow the blocks.
 
 Internally, a client's features are rows [K, T·B, C], step by step. A step's past is then a slice in
-memory, and a convolution is three matrix products. That is twice as fast on a CPU as
-`torch.nn.functional.conv1d`, and nearly all the time goes into the products.
-Kernels are stored as [tap, in, out], the oldest tap first.
+memory, and a convolution is three matrix products. On a CPU that is twice as fast as
+`torch.nn.functional.conv1d`, and the products take nearly all of the time.
+Kernels are stored as [tap, in, out], with the oldest tap first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from torch.nn import functional
 from fedproto_app.models.convolution import each_client
 from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 
-TAPS = 3  # of every kernel
-SLOPE = 0.01  # of the leaky ReLU below 0
+TAPS = 3  # the length of every kernel
+SLOPE = 0.01  # the slope of the leaky ReLU below 0
 BLOCK, LINEAR = "blocks.", "linear."
 FIRST, SECOND, RESIDUAL = ".first.", ".second.", ".residual."
 DIRECTION = "direction"
@@ -50,7 +50,7 @@ def causal_cnn_parameters(
 ) -> dict[str, Tensor]:
     """Return one client's parameters for series of `dimensions` dimensions, drawn as in torch.
 
-    A block has `residual` if its numbers of inputs and outputs differ.
+    A block has a `residual` layer if its numbers of inputs and outputs differ.
     """
     inputs, parts = dimensions, {}
     for block in range(size.blocks):
@@ -68,13 +68,14 @@ def causal_cnn_parameters(
 def causal_cnn(
     parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
 ) -> Tensor:
-    """Return the vector of each series, with `causal_cnn_parameters` under prefix.
+    """Return the vector of each series [K, B, output_dim].
 
-    inputs: [K, B, T, d], padded on the right with finite values, which change nothing.
-    lengths: [K, B] int64, the real steps of each, at least 1. Returns [K, B, output_dim].
+    parameters: the `causal_cnn_parameters` under the prefix. inputs: [K, B, T, d], padded on the
+    right with finite values, which change nothing. lengths: [K, B] int64, the number of real steps
+    of each series, at least 1.
     """
     blocks = prefix + BLOCK
-    if inputs.device.type != "cpu":  # one client at a time would leave it idle
+    if inputs.device.type != "cpu":  # with one client at a time, the GPU would be mostly idle
         pooled = _pooled(parameters, blocks, inputs, lengths)
     else:
         each_length = iter(torch.split(lengths, 1))
@@ -102,12 +103,12 @@ def _pooled(
 
 
 def _features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """Apply the blocks: [K, B, T, d] → [K, T, B, reduced_dim], each step from its past."""
+    """Apply the blocks: [K, B, T, d] → [K, T, B, reduced_dim]. A step depends only on its past."""
     clients, batch, steps, dimensions = inputs.shape
     rows = inputs.transpose(1, 2).reshape(clients, steps * batch, dimensions)
     kernels = _kernels(parameters, prefix)
     for block in range(len(kernels) // 2):
-        # A tap that reaches back beyond the first step would only see zeros.
+        # A tap that reaches back beyond the first step sees only zeros.
         taps = min(TAPS, 1 + (steps - 1) // 2**block)
         hidden = rows
         for name in (f"{prefix}{block}{FIRST}", f"{prefix}{block}{SECOND}"):
@@ -125,7 +126,7 @@ def _convolution_parameters(
 ) -> dict[str, Tensor]:
     """Return one client's direction [taps, inputs, outputs], scale [outputs] and bias [outputs].
 
-    The kernel is drawn from U(±1/√(taps·inputs)) as in torch, and the scale is its norm.
+    The direction is drawn from U(±1/√(taps·inputs)) as in torch. The scale is the direction's norm.
     """
     bound = (TAPS * inputs) ** -0.5
     direction = torch.empty(TAPS, inputs, outputs).uniform_(-bound, bound, generator=generator)
@@ -134,9 +135,10 @@ def _convolution_parameters(
 
 
 def _kernels(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return each convolution's scale · direction / ‖direction‖, [K, TAPS, in, out], by name.
+    """Return each convolution's scale · direction / ‖direction‖ [K, TAPS, in, out], by name.
 
-    Kernels of one shape are computed together: one by one, the calls would cost more than the work.
+    Kernels of one shape are computed together. One by one, the calls would take longer than the
+    work.
     """
     alike: dict[torch.Size, list[str]] = {}
     for name, value in parameters.items():
@@ -153,10 +155,10 @@ def _kernels(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]
 
 
 def _convolve(rows: Tensor, kernel: Tensor, bias: Tensor, shift: int) -> Tensor:
-    """Apply causal convolution and leaky ReLU. The newest tap sees row n, the next n − shift, ….
+    """Apply causal convolution and leaky ReLU: [K, N, in] → [K, N, out].
 
-    rows: [K, N, in], 0 before the first. kernel: [K, taps, in, out]. bias: [K, out]. Returns
-    [K, N, out].
+    The newest tap sees row n, the next one row n − shift, and so on. Rows before the first are 0.
+    kernel: [K, taps, in, out]. bias: [K, out].
     """
     newest, *older = reversed(kernel.unbind(1))
     outputs = torch.baddbmm(bias.unsqueeze(1), rows, newest)

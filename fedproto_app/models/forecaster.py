@@ -1,6 +1,6 @@
-"""The models of series: FUELS's (A, section 4.1) with encoder and decoder, and a linear one.
+"""Models for series: FUELS's model (A, section 4.1) with encoder and decoder, and a linear model.
 
-FUELS's projector sits on the representation of any encoder.
+FUELS's projector can be put on the representation of any encoder.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ CLOSE, PERIODIC, _OUTLET = ENCODER + "close.", ENCODER + "periodic.", ENCODER + 
 
 
 class Forecaster(LinearHeadModel):
-    """r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2) of samples [K, B, …] of a layout.
+    """FUELS's model: r = concat[GRU_c(close); GRU_p(periodic)] (P, eq. 2), samples [K, B, …].
 
-    GRU_p reads the values of all H targets at a distance together. The decoder computes H values
-    from r and the m columns beside the first target. The encoder does not see these, so that it
-    represents only the series. At d_r = 256, H = 1, m = 0 the encoder has exactly 100,608 values
-    (A, Table 1) and the decoder 257.
+    In each step, GRU_p reads the values at one distance before all H targets. The decoder computes
+    H values from r and the m columns of the first target's calendar. The encoder does not see
+    these, so that it represents only the series. With d_r = 256, H = 1 and m = 0 the encoder has
+    exactly 100,608 values (A, Table 1) and the decoder 257.
 
-    hidden: the width of either GRU, by default d_r / 2. With another width, a linear layer maps
-    both states to the d_r values of r.
+    hidden: the width of each GRU, by default d_r / 2. If it differs, a linear layer maps both
+    states to the d_r values of r.
     """
 
     sees_beside = True
@@ -64,7 +64,7 @@ class Forecaster(LinearHeadModel):
 def projector_parameters(
     representation_dim: int, prototype_dim: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return one client's first projector d_r → d_p, without the client axis, {} if d_p = 0."""
+    """Return one client's initial projector d_r → d_p without the client axis, {} if d_p = 0."""
     if not prototype_dim:
         return {}
     return with_prefixes(
@@ -73,17 +73,17 @@ def projector_parameters(
 
 
 def project(parameters: Mapping[str, Tensor], representation: Tensor) -> Tensor:
-    """Return r' = pr(r): [K, B, d_r] → [K, B, d_p]. Without a projector r' = r (P)."""
+    """Return r' = pr(r): [K, B, d_r] → [K, B, d_p]. If there is no projector, r' = r (P)."""
     if PROJECTOR + "weight" not in parameters:
         return representation
     return linear(parameters, PROJECTOR, representation)
 
 
 class LinearForecaster(Model):
-    """A linear forecast ŷ_h = w_h · x_h of samples [K, B, …], without an encoder.
+    """A linear forecast ŷ_h = w_h · x_h without an encoder, for samples [K, B, …].
 
-    x_h are the layout's regressors. The only parameter is [H, d], which starts at 0. The
-    representation is the regressors, H·d.
+    x_h are the layout's regressors. The only parameter is w [H, d], which starts at 0. The H·d
+    regressors are the representation.
     """
 
     def __init__(self, layout: WindowLayout) -> None:

@@ -1,9 +1,9 @@
 """A one-layer GRU over short windows, batched over clients.
 
-Every parameter has a leading client axis, [K, …]. The equations follow `torch.nn.GRU`
-(Cho et al. 2014), gates in its order reset, update, new. Matrices are stored as [in, out], the
-transpose of torch's. Their gradients are then contiguous. Otherwise fused Adam would make a copy as
-expensive as the step itself.
+Every parameter has a client axis in front [K, …]. The equations follow `torch.nn.GRU` (Cho et al.
+2014), with the gates in its order: reset, update, new. Matrices are stored as [in, out], the
+transpose of torch's, which makes their gradients contiguous. Otherwise fused Adam would copy the
+gradients, which is as expensive as the step itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def gru_parameters(hidden: int, generator: torch.Generator, width: int = 1) -> d
 def recurrent_parameters(
     gates: int, inputs: int, hidden: int, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Return one client's parameters, in torch's order: U(±1/√hidden), as in torch."""
+    """Return one client's parameters in torch's order, drawn from U(±1/√hidden) as in torch."""
     bound, width = hidden**-0.5, gates * hidden
     shapes = (inputs, width), (hidden, width), (width,), (width,)
     return {
@@ -36,14 +36,14 @@ def recurrent_parameters(
 def gru_last_hidden(
     parameters: Mapping[str, Tensor], prefix: str, window: Tensor, state: Tensor | None = None
 ) -> Tensor:
-    """Return the hidden state after the last value of the window, [K, B, H]. See `gru_states`."""
+    """Return the hidden state after the window's last step [K, B, H]. See `gru_states`."""
     return gru_states(parameters, prefix, window, state)[-1]
 
 
 def gru_states(
     parameters: Mapping[str, Tensor], prefix: str, window: Tensor, state: Tensor | None = None
 ) -> list[Tensor]:
-    """Return the hidden state after each step of the window, [K, B, H] each.
+    """Return the hidden states after each step of the window, [K, B, H] each.
 
     parameters: ``<prefix>weight_ih`` [K, I, 3H], ``weight_hh`` [K, H, 3H], ``bias_ih`` and
         ``bias_hh`` [K, 3H].
@@ -56,7 +56,7 @@ def gru_states(
     states = []
     for value in torch.split(window, weight_ih.shape[1], dim=2):  # (K, B, I)
         from_input = torch.baddbmm(bias_ih, value, weight_ih)  # (K, B, I) x (K, I, 3H)
-        # For a zero state the product is the bias alone.
+        # If the state is zero, only the bias is left.
         from_state = bias_hh if state is None else torch.baddbmm(bias_hh, state, weight_hh)
         state = _gru_cell(from_input, from_state, state)
         states.append(state)

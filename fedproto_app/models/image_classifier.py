@@ -1,4 +1,4 @@
-"""The image classifiers: the small CNN or ResNet-18 as the encoder, and a linear head."""
+"""Image classifiers: the small CNN or ResNet-18 as the encoder, and a linear head."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 # A small CNN for small images, batched over clients.
 #
 # Three blocks of 3×3 convolution (width, 2·width, 4·width channels), group normalisation, ReLU and
-# 2×2 max pooling, then a linear layer and ReLU. Every image size works: an odd edge is pooled too.
+# 2×2 max pooling, then a linear layer and ReLU. Any image size works, because pooling includes an
+# odd edge.
 
 CNN_BLOCKS = 3
-CNN_GROUPS = 4  # of every norm: widths are multiples of 4
+CNN_GROUPS = 4  # groups of every norm, so widths are multiples of 4
 BLOCK, LINEAR = "blocks.", "linear."
 
 
@@ -44,9 +45,9 @@ def small_cnn_parameters(
 
 
 def small_cnn(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """Return the representation [K, B, C, H, W] → [K, B, D] with the parameters under prefix."""
+    """Return the representation: [K, B, C, H, W] → [K, B, D]. Parameters are under the prefix."""
     blocks = prefix + BLOCK
-    if inputs.device.type != "cpu":  # one client at a time would leave it idle
+    if inputs.device.type != "cpu":  # with one client at a time, the GPU would be mostly idle
         features = _cnn_features(parameters, blocks, inputs)
     else:
         features = each_client(_cnn_features, parameters, blocks, inputs)
@@ -62,28 +63,28 @@ def _cnn_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor)
         features = group_norm(
             features, parameters[norm + "weight"], parameters[norm + "bias"], CNN_GROUPS
         )
-        # ReLU and maximum commute, and pooling leaves a quarter of the values.
+        # ReLU and maximum commute. After pooling only a quarter of the values is left for ReLU.
         features = torch.relu(max_pool2d(features))
     return features.flatten(2)
 
 
 # ResNet-18 for small images (He et al. 2016), batched over clients.
 #
-# The stem is one 3×3 convolution without pooling: with stride 1 up to 32×32 and, so that 64×64
-# costs no more than 32×32, with stride 2 where the image's shorter side is 64 or more. Four stages
-# of two basic blocks follow, then the mean over all pixels: 512 values.
+# The stem is one 3×3 convolution without pooling. Its stride is 2 if the image's shorter side has
+# 64 pixels or more, so that 64×64 costs no more than 32×32. Otherwise the stride is 1. Four stages
+# of two basic blocks follow, then the mean over all pixels, which gives 512 values.
 #
 # Group normalisation replaces batch normalisation, whose running statistics describe one client's
-# classes and mislead once averaged with others' (Hsieh et al. 2020, section 5). It has no buffers,
-# so a model is its parameters alone, and a batch of one image works.
+# classes and mislead when they are averaged with those of others (Hsieh et al. 2020, section 5). It
+# has no buffers, so a model consists of its parameters alone, and a batch of one image works.
 #
-# Names are torchvision's, with ``norm`` for ``bn``: ``layer1.0.conv1.weight``.
+# Names are torchvision's, but with ``norm`` for ``bn``: ``layer1.0.conv1.weight``.
 
-STAGES = (64, 128, 256, 512)  # channels
-RESNET_BLOCKS = 2  # a stage
-RESNET_GROUPS = 32  # of every norm, as Wu and He 2018
-RESNET_WIDTH = STAGES[-1]  # of the representation
-LARGE = 64  # pixels of the shorter side, from which on the stem has stride 2
+STAGES = (64, 128, 256, 512)  # channels of each stage
+RESNET_BLOCKS = 2  # blocks per stage
+RESNET_GROUPS = 32  # groups of every norm, as in Wu and He 2018
+RESNET_WIDTH = STAGES[-1]  # length of the representation
+LARGE = 64  # if the shorter side has at least so many pixels, the stem has stride 2
 
 
 def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -110,9 +111,9 @@ def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Te
 
 
 def resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """Return the representation [K, B, C, H, W] → [K, B, 512], `resnet_parameters` under prefix.
+    """Return the representation: [K, B, C, H, W] → [K, B, 512].
 
-    Runs client by client on every device.
+    parameters: `resnet_parameters` under the prefix. Runs client by client on every device.
     """
     return each_client(_resnet, parameters, prefix, inputs)
 
@@ -140,7 +141,7 @@ def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Te
 
 
 class SmallCnnClassifier(LinearHeadModel):
-    """The small CNN on images [K, B, C, H, W]. width: channels of its first layer."""
+    """The small CNN for images [K, B, C, H, W]. width: the channels of its first layer."""
 
     never_negative = True
 
@@ -162,7 +163,7 @@ class SmallCnnClassifier(LinearHeadModel):
 
 
 class ResNetClassifier(LinearHeadModel):
-    """ResNet-18 on images [K, B, C, H, W], where D is always 512."""
+    """ResNet-18 for images [K, B, C, H, W]. D is always 512."""
 
     never_negative = True
 

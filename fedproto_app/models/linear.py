@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def linear_parameters(inputs: int, outputs: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """One client's weight [inputs, outputs] and bias [outputs], from U(±1/√inputs) as torch's."""
+    """Return a client's weight [inputs, outputs] and bias [outputs], as torch's: U(±1/√inputs)."""
     bound = inputs**-0.5
     return {
         "weight": torch.empty(inputs, outputs).uniform_(-bound, bound, generator=generator),
@@ -18,13 +18,13 @@ def linear_parameters(inputs: int, outputs: int, generator: torch.Generator) -> 
 
 
 def with_prefixes(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the tensors of all parts, each name behind its part's prefix."""
+    """Return the tensors of all parts. Each name gets the prefix of its part."""
     return {
         part + name: value for part, tensors in parts.items() for name, value in tensors.items()
     }
 
 
 def linear(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """[K, B, inputs] → [K, B, outputs] with ``<prefix>weight`` [K, inputs, outputs]."""
+    """Apply ``<prefix>weight`` and ``<prefix>bias``: [K, B, inputs] → [K, B, outputs]."""
     bias = parameters[prefix + "bias"].unsqueeze(1)
     return torch.baddbmm(bias, inputs, parameters[prefix + "weight"])

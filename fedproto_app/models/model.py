@@ -1,7 +1,7 @@
 """The interface of a model: an encoder, whose output is the representation, and a head on it.
 
-All parameters have a leading client axis, [K, …]. The names of the encoder's parameters begin with
-`ENCODER`, the head's begin with the task's prefix.
+All parameters have a client axis in front [K, …]. The names of the encoder's parameters begin with
+`ENCODER`, the names of the head's with the task's prefix.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ class Model(ABC):
     representation_dim: D, the length of a representation.
     splits: whether the model has a representation. If not, the encoder is the entire model, the
         head has no parameters, and `predict` changes nothing.
-    sees_beside: whether the head reads the columns of a sample's calendar, if any, after the
-        representation.
-    never_negative: whether no value of a representation is ever below 0, so that sums of them are
-        not either.
+    sees_beside: whether the head also reads the columns of a sample's calendar, if there are any.
+        They come after the representation.
+    never_negative: whether no value of a representation is ever below 0. Then no sum is either.
     """
 
     representation_dim: int
@@ -43,12 +42,12 @@ class Model(ABC):
         """Return one client's initial head, without the client axis."""
 
     def initial_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return one client's model. The head is drawn last, so it does not affect the encoder."""
+        """Return one client's model. The head is drawn last and so does not affect the encoder."""
         return {**self.encoder_parameters(generator), **self.head_parameters(generator)}
 
     @abstractmethod
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        """Return the representation, [K, B, D].
+        """Return the representation [K, B, D].
 
         inputs: the task's batch, [K, B, …] each: windows, images, or sequences and their lengths.
         """
@@ -61,7 +60,7 @@ class Model(ABC):
 class LinearHeadModel(Model):
     """A model whose head is one linear layer, D → outputs.
 
-    beside: m, columns that the head reads after the representation, [K, B, D + m].
+    beside: m, the number of columns that the head reads after the representation [K, B, D + m].
     """
 
     def __init__(

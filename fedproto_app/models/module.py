@@ -1,9 +1,9 @@
 """A user's own `torch.nn.Module` as the model of every client, by `torch.func.functional_call`.
 
-One module serves all clients: each call runs it with one client's parameters, client by client.
-`torch.func.vmap` over clients has no rule for `nn.GRU` and `nn.LSTM`. Forward and backward of 16
-clients on one core took 2.4 ms by the loop and 0.8 ms by vmap for a perceptron of 64 units, 6.6 and
-5.9 ms with 256 units, 159 and 184 ms for a small CNN. That does not justify a second path.
+One module serves all clients. A loop calls it with the parameters of one client after the other.
+`torch.func.vmap` over clients has no rule for `nn.GRU` and `nn.LSTM`. For a forward and backward
+pass of 16 clients on one core, the loop took 2.4 ms and vmap 0.8 ms with a perceptron of 64 units,
+6.6 and 5.9 ms with 256 units, and 159 and 184 ms with a small CNN. That does not justify two paths.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from fedproto_app.core.loading import named_function
 from fedproto_app.core.randomness import stream_seed
 from fedproto_app.models.model import ENCODER, Model
 
-# Requirements for a user's module to be the model of every client of a run.
+# What a user's module must fulfil to be the model of every client of a run.
 #
 # Design rule 1: results must not depend on which clients train together. So a module's output for a
 # sample may depend only on that sample and the parameters.
 
-SAMPLES = 4  # that a module is tried on
-TRIALS = 4  # calls with the same samples, which reveal dropout
+SAMPLES = 4  # how many samples a module is tried on
+TRIALS = 4  # how many calls with the same samples are made to reveal dropout
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class UnfitModuleError(Exception):
-    """Why a module cannot be the model."""
+    """Raised if a module cannot be the model. The text says why."""
 
 
 @dataclass(frozen=True)
 class ModuleShape:
     """The inputs and outputs of a task's model.
 
-    inputs, outputs: the arguments of the user's factory. sample: the shape of one sample. head:
-    prefix of the head's parameters. has_lengths: whether samples are sequences [T, d], padded with
-    zeros to the longest of a batch, and passed with their numbers of real steps.
+    inputs, outputs: the arguments of the user's factory. sample: the shape of one sample. head: the
+    prefix of the head's parameters. has_lengths: whether samples are sequences [T, d]. These are
+    padded with zeros to the longest in a batch, and passed with their numbers of real steps.
     """
 
     inputs: int | tuple[int, ...]
@@ -55,7 +55,7 @@ class ModuleShape:
 
 @dataclass(frozen=True)
 class Parts:
-    """A module's children `encoder` and `head`. Without both, the module itself is the encoder."""
+    """A module's children `encoder` and `head`. If one is missing, the module is the encoder."""
 
     encoder: nn.Module
     head: nn.Module
@@ -81,13 +81,13 @@ def users_code(call: str) -> Iterator[None]:
 
 
 def check_layers(module: nn.Module) -> None:
-    """Refuse layers that gather statistics, and parameters that cannot be trained here."""
+    """Refuse layers that collect running statistics, and parameters that cannot be trained here."""
     for name, layer in module.named_modules():
         running = getattr(layer, "track_running_stats", False)
         if layer.training and (running or isinstance(layer, BATCH_NORMS)):
             raise UnfitModuleError(
                 f"{name or 'it'} is a {type(layer).__name__}, whose running statistics describe "
-                "one client's data and mislead once averaged with others'; use GroupNorm or "
+                "one client's data and mislead when averaged over clients; use GroupNorm or "
                 "LayerNorm"
             )
     parameters = dict(module.named_parameters())
@@ -100,7 +100,7 @@ def check_layers(module: nn.Module) -> None:
             raise UnfitModuleError(f"{name} is {value.dtype}, expected torch.float32")
         if not value.requires_grad:
             raise UnfitModuleError(
-                f"{name} is frozen, but the method decides what learns; register constants as "
+                f"{name} is frozen, but the method decides what is trained; register constants as "
                 "buffers"
             )
     parts = parts_of(module)
@@ -124,9 +124,10 @@ def check_same_start(module: nn.Module, second_module: nn.Module) -> None:
 
 
 def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
-    """Try the module on noise, and return D, the width of its representation.
+    """Try the module on noise, and return D, the length of its representation.
 
-    Its parameters are perturbed first, because a head that starts at 0 would hide the encoder.
+    Its parameters are perturbed first, because a head that starts at 0 would hide what the encoder
+    does.
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -138,7 +139,7 @@ def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
         if any(not torch.equal(outputs, _outputs(module, batch, shape)) for _ in range(TRIALS)):
             raise UnfitModuleError(
                 "it returns other numbers when it is called again; dropout draws from a generator "
-                "that all clients share: leave it out, or set its p = 0"
+                "that all clients share, so leave it out, or set its p = 0"
             )
         for name, value in module.named_buffers():
             if not torch.equal(value, constants[name]):
@@ -146,7 +147,7 @@ def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
                     f"its buffer {name} changes in a call; all clients share one module, which may "
                     "not store anything"
                 )
-        # The second sample alone, without padding to longer samples.
+        # Try the second sample alone, not padded to longer samples.
         steps = int(batch[1][1]) if shape.has_lengths else None
         alone = tuple(part[1:2] for part in batch)
         alone = (alone[0][:, :steps], *alone[1:])
@@ -159,7 +160,7 @@ def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
 
 
 def _noise(shape: ModuleShape, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return random samples as the task passes them. The second sequence is shorter."""
+    """Return random samples in the form in which the task passes them. The second is shorter."""
     samples = torch.randn(SAMPLES, *shape.sample, generator=generator)
     if not shape.has_lengths:
         return (samples,)
@@ -201,7 +202,7 @@ def _shape_text(value: object) -> str:
 
 
 class ModuleModel(Model):
-    """The module's children `encoder` and `head`, or the module itself as the encoder.
+    """A model made of a module's children `encoder` and `head`, or of the module as the encoder.
 
     Its parameters start with the factory's values. The generator arguments are not used.
     """
@@ -228,7 +229,7 @@ class ModuleModel(Model):
 
 
 class _Borrowing:
-    """A module called with other parameters, which have its own names behind a prefix."""
+    """Calls a module with other parameters, whose names are the module's with a prefix."""
 
     def __init__(self, module: nn.Module, prefix: str, device: torch.device) -> None:
         self._initial = {
@@ -242,7 +243,7 @@ class _Borrowing:
     def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         """Apply the module with each client's parameters: [K, B, …] → [K, B, …]."""
         names = [name.removeprefix(self._prefix) for name in self._initial]
-        # One split per parameter: indexing client by client would give each a gradient of all K.
+        # Parameters are split at once. Indexing by client would make a gradient of all K for each.
         parameters_of_clients = zip(
             *(parameters[name].unbind() for name in self._initial), strict=True
         )
@@ -256,9 +257,9 @@ class _Borrowing:
 
 
 def module_model(name: str, shape: ModuleShape, seed: int, device: torch.device) -> Model:
-    """Return the model of the user's factory, ``package.module:factory``.
+    """Return the model that the user's factory, ``package.module:factory``, makes.
 
-    The factory is called as ``factory(inputs=…, outputs=…)`` with torch's default generator seeded
+    The factory is called as ``factory(inputs=…, outputs=…)``. Torch's default generator is seeded
     from the run's seed, so the model starts equal on every node. Raises `SettingsError` for an
     unsuitable module.
     """
@@ -273,7 +274,7 @@ def module_model(name: str, shape: ModuleShape, seed: int, device: torch.device)
 def _checked_model(
     factory: Callable[..., object], shape: ModuleShape, seed: int, device: torch.device
 ) -> ModuleModel:
-    """Build and check the model once per process, because every message to a node needs it."""
+    """Build and check the model. The result is kept, because every message to a node needs it."""
     module, second_module = (_drawn(factory, shape, seed) for _ in range(2))
     check_layers(module)
     check_same_start(module, second_module)

@@ -1,10 +1,10 @@
-"""Images as pooled responses of fixed, random filters: nothing to learn, nothing to send.
+"""Represents images by pooled responses to fixed random filters, which are not learned or sent.
 
-Neighbouring pixels of natural images are alike: the power at spatial frequency f falls as 1/f²
-(Field 1987), and most of it is in brightness, not in colour. A filter drawn as white noise responds
-almost only to brightness. So the filters are white noise on whitened images: the law is divided
-out, as whitening by measured covariances would do (Coates, Ng and Lee, AISTATS 2011), but without
-any data. Filters come from the run's seed, so they are the same at all clients.
+Neighbouring pixels of natural images are alike. The power at spatial frequency f falls as 1/f²
+(Field 1987), and most of it is in brightness, not in colour. So a filter drawn as white noise would
+respond almost only to brightness. Here white-noise filters act on whitened images, from which this
+law is divided out. Whitening by measured covariances would do the same (Coates, Ng and Lee, AISTATS
+2011), but it needs data. The filters come from the run's seed, so all clients have the same.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from torch import Tensor
 from fedproto_app.models.model import LinearHeadModel
 
 LARGEST_PATCH = 6
-POOLED = 2  # regions a side, over which responses are averaged
-ENCODED_AT_ONCE = 32  # images, of all clients together: their responses then stay in the cache
-THRESHOLD = 0.5  # of a response. Pixels lie in −2 … 2
+POOLED = 2  # the image is divided into 2 × 2 regions, over which responses are averaged
+ENCODED_AT_ONCE = 32  # images of all clients together. Their responses then stay in the cache
+THRESHOLD = 0.5  # what a response must exceed. Pixels lie in −2 … 2
 
-# Brightness, red against blue, green against both: the strength that each has in natural images.
+# Brightness, red against blue, green against both, and how strong each is in natural images.
 _COLOURS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
 _STRENGTHS = (1.0, 0.35, 0.2)
-_CONSTANT = 2.0  # of the patch's mean, which has f = 0
+_CONSTANT = 2.0  # the strength of the patch's mean, which has f = 0
 
 
 class RandomPatchClassifier(LinearHeadModel):
     """A linear head on the pooled responses to `filters` random filters.
 
-    Images are [K, B, channels, H, W]. For each of 2 × 2 regions a filter gives the mean excess over
-    the threshold, and the mean excess below its negative: D = 8 · filters. The encoder has no
-    parameters.
+    Images are [K, B, channels, H, W]. In each of 2 × 2 regions a filter gives two features: the
+    mean excess of its responses over the threshold, and their mean excess below the negative
+    threshold. So D = 8 · filters. The encoder has no parameters.
 
-    mirrored: whether mirroring keeps an image's class. Then the features are the mean over the
-        image and its mirror image, so that both have the same.
+    mirrored: whether a mirrored image keeps its class. If so, the features are the mean over the
+        image and its mirror image, so that both get equal features.
     """
 
     never_negative = True
@@ -81,7 +81,7 @@ class RandomPatchClassifier(LinearHeadModel):
 def random_filters(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
     """Draw filters [count, channels, patch, patch] with N(0, 1) coefficients on whitened patches.
 
-    The coefficients refer to the cosine transform and the colours above. Each is divided by its
+    The coefficients are those of the cosine transform and the colours above. Each is divided by its
     strength in natural images.
     """
     basis = cosine_basis(patch)
@@ -98,7 +98,7 @@ def random_filters(count: int, channels: int, patch: int, generator: torch.Gener
 
 
 def cosine_basis(size: int) -> Tensor:
-    """Return the orthonormal cosine transform (DCT-II), one row per frequency, [size, size]."""
+    """Return the orthonormal cosine transform (DCT-II) [size, size], one row per frequency."""
     frequency, place = torch.arange(size)[:, None], torch.arange(size)[None] + 0.5
     basis = (math.pi * frequency * place / size).cos() * math.sqrt(2 / size)
     basis[0] /= math.sqrt(2)

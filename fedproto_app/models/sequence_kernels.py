@@ -1,22 +1,23 @@
 """Fixed features of sequences: responses to random kernels, and shares of positive responses.
 
-They are neither learned nor sent: everything is drawn from the run's seed, so all clients have the
-same. Each sequence is seen twice, as it comes and scaled by itself, so both its level and its shape
-count.
+They are neither learned nor sent: everything is drawn from the run's seed, so all clients use equal
+kernels. Each sequence is seen twice, once as it comes and once scaled by itself, so that both its
+level and its shape count.
 
-ROCKET (Dempster, Petitjean and Webb, Data Mining and Knowledge Discovery 2020): of the response to
-a random kernel, the share of positive steps and the maximum.
+ROCKET (Dempster, Petitjean and Webb, Data Mining and Knowledge Discovery 2020): the features are
+the share of positive steps and the maximum of the response to a random kernel.
 
-MiniRocket (Dempster, Schmidt and Webb, KDD 2021): 84 fixed kernels of nine taps, three of weight 2
-and six of weight −1, at dilations δ. A feature is the proportion of positive values
+MiniRocket (Dempster, Schmidt and Webb, KDD 2021): there are 84 fixed kernels of nine taps, three of
+weight 2 and six of weight −1, at dilations δ. A feature is the proportion of positive values
 
     PPV = share of the steps t with (w ∗ x)_t > b,   (w ∗ x)_t = Σ_i w_i · x_{t + (i − 4) δ},
 
 with zeros beyond the ends. MiniRocket takes the biases b from quantiles of the responses of
-training sequences, on which clients could agree only by one more message. Ours are b = z · r, where
-z is a quantile of the standard normal distribution and r the root mean square of the responses of
-this sequence to the 84 kernels of this dilation. A random projection (Johnson and Lindenstrauss
-1984) makes few features of all shares, because clients send products of all pairs.
+training sequences. Clients could agree on these only with one more message. Our biases are
+b = z · r, where z is a quantile of the standard normal distribution, and r is the root mean square
+of this sequence's responses to the 84 kernels of this dilation. A random projection (Johnson and
+Lindenstrauss 1984) reduces all shares to few features, because clients send the products of all
+pairs of features.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from torch import Tensor
 
 from fedproto_app.models.model import LinearHeadModel
 
-ENCODED_AT_ONCE = 64  # sequences of all clients together; responses are many times their size
-_LENGTHS = (3, 5, 7, 9)  # taps of a random kernel
+ENCODED_AT_ONCE = 64  # sequences of all clients together. Responses are many times as large
+_LENGTHS = (3, 5, 7, 9)  # numbers of taps of random kernels
 _TAPS = torch.full((84, 9), -1.0)
 for _row, _places in enumerate(combinations(range(9), 3)):
     _TAPS[_row, list(_places)] = 2.0
 _DILATIONS = (1, 2, 4, 8, 16, 32, 64)
-_BIASES = 2  # of each kernel, dilation and view
-_MOST_DIMENSIONS = 9  # that a kernel of nine taps adds up
-_WEIGHT = 0.1  # of a share in a projection, so that this varies as much as other features
+_BIASES = 2  # biases for each kernel, dilation and view
+_MOST_DIMENSIONS = 9  # how many dimensions a kernel of nine taps adds up at most
+_WEIGHT = 0.1  # of a share in a projection, so that projections vary as much as other features
 _VIEWS = 2
 
 
 class RandomKernels:
-    """`kernels` random kernels, each with two features.
+    """A number of random `kernels`, each of which gives two features.
 
-    A kernel uses about half of the d dimensions and, with its dilation, spans up to `steps` steps.
+    A kernel uses about half of the d dimensions. With its dilation it spans up to `steps` steps.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class RandomKernels:
 
 
 class PositiveShares:
-    """The shares of positive responses to the 84 kernels at all dilations and biases, each minus
-    the share of normal responses, so that vectors are short, as noise for privacy needs them."""
+    """The shares of positive responses to the 84 kernels at all dilations and biases.
+
+    The share that normally distributed responses would have is subtracted from each. This keeps
+    vectors short, which suits noise for privacy."""
 
     def __init__(self, dimensions: int, generator: torch.Generator) -> None:
         self._parts = []
@@ -105,14 +108,15 @@ class PositiveShares:
 def responses(sequences: Tensor, used: Tensor, dilation: int) -> Tensor:
     """Return the responses [n, 84, T] of sequences [n, d, T] to the 84 kernels.
 
-    used: [84, d], the dimensions that a kernel adds up, 1 over the root of their number, or 0.
+    used: [84, d]. For a dimension that a kernel adds up, it is 1 over the root of the number of
+    these dimensions, else 0.
     """
     kernels = _TAPS.to(sequences)[:, None] * used[:, :, None]
     return F.conv1d(sequences, kernels, padding=4 * dilation, dilation=dilation)
 
 
 def positive_shares(response: Tensor, z: Tensor, inside: Tensor) -> Tensor:
-    """Return the shares [n, k] of a sequence's steps with a response above z · r.
+    """Return the share of each sequence's steps at which a response is above z · r [n, k].
 
     response: [n, k, T]. z: [k]. inside: [n, 1, T] bool, the steps of each sequence.
     """
@@ -124,7 +128,7 @@ def positive_shares(response: Tensor, z: Tensor, inside: Tensor) -> Tensor:
 class SequenceKernelClassifier(LinearHeadModel):
     """A linear head on fixed features of sequences.
 
-    Sequences are [K, B, T, d] with lengths [K, B]. Half of the D features come from random
+    Sequences are [K, B, T, d] and their lengths [K, B]. Half of the D features come from random
     kernels, which span up to `steps` steps. The encoder has no parameters.
     """
 
@@ -153,7 +157,7 @@ class SequenceKernelClassifier(LinearHeadModel):
         return encoded.view(*sequences.shape[:2], self.representation_dim)
 
     def _features(self, sequences: Tensor, lengths: Tensor) -> Tensor:
-        """Return the features of sequences [n, T, d], [n, D]."""
+        """Return the features of sequences: [n, T, d] → [n, D]."""
         inside = torch.arange(sequences.shape[1], device=lengths.device) < lengths.unsqueeze(1)
         views = [
             view.transpose(1, 2)
@@ -171,8 +175,8 @@ class SequenceKernelClassifier(LinearHeadModel):
 def scaled_by_themselves(sequences: Tensor, inside: Tensor) -> Tensor:
     """Return sequences [n, T, d] minus their means over time, each divided by one scale.
 
-    As ``data.sequences.scaling = "sequence"`` does. inside: [n, T, 1] bool. Constant sequences, and
-    what lies beyond an end, become 0.
+    This is what ``data.sequences.scaling = "sequence"`` does. inside: [n, T, 1] bool. Constant
+    sequences, and values beyond the end of a sequence, become 0.
     """
     values = sequences.double()
     count = inside.sum(dim=1, keepdim=True)
@@ -184,8 +188,8 @@ def scaled_by_themselves(sequences: Tensor, inside: Tensor) -> Tensor:
 
 
 def _kernel(dimensions: int, length: int, generator: torch.Generator) -> Tensor:
-    """Return a kernel [dimensions, length] of mean 0 over the steps and norm 1, with 0 in unused
-    dimensions."""
+    """Return a kernel [dimensions, length] with norm 1 and mean 0 over the steps. Unused dimensions
+    have 0."""
     weights = torch.randn(dimensions, length, generator=generator)
     weights = weights - weights.mean(dim=1, keepdim=True)
     used = torch.rand(dimensions, generator=generator) < 0.5
@@ -196,7 +200,7 @@ def _kernel(dimensions: int, length: int, generator: torch.Generator) -> Tensor:
 
 
 def _used(dimensions: int, generator: torch.Generator) -> Tensor:
-    """Return which dimensions [d] a kernel adds up, 2^u of them, with log-uniform u."""
+    """Draw which dimensions a kernel adds up [d]. Their number is log-uniform."""
     most = min(dimensions, _MOST_DIMENSIONS)
     count = int((most + 1) ** float(torch.rand((), generator=generator)))
     used = torch.zeros(dimensions)
@@ -205,5 +209,5 @@ def _used(dimensions: int, generator: torch.Generator) -> Tensor:
 
 
 def _share(holds: Tensor, inside: Tensor) -> Tensor:
-    """Return the share of each sequence's steps for which it holds, [n, k] of [n, k, T]."""
+    """Return the share of each sequence's steps for which `holds` is true: [n, k, T] → [n, k]."""
     return (holds & inside).sum(dim=2) / inside.sum(dim=2)

@@ -1,6 +1,6 @@
-"""The models of sequences: an LSTM or the causal CNN as the encoder, and a linear head.
+"""Models for sequences: an LSTM or the causal CNN as the encoder, and a linear head.
 
-A batch is sequences [K, B, T, d] and the numbers of their real steps, [K, B].
+A batch consists of sequences [K, B, T, d] and the numbers of their real steps [K, B].
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 
 # A one-layer LSTM over padded sequences of any length, batched over clients.
 #
-# Every parameter has a leading client axis, [K, …]. The equations follow `torch.nn.LSTM`
-# (Hochreiter and Schmidhuber 1997, with a forget gate), gates in its order input, forget, cell,
-# output. Matrices are stored as [in, out], the transpose of torch's, as in ``models/gru.py``.
+# Every parameter has a client axis in front [K, …]. The equations follow `torch.nn.LSTM`
+# (Hochreiter and Schmidhuber 1997, with a forget gate), with the gates in its order: input, forget,
+# cell, output. Matrices are stored as [in, out], the transpose of torch's, as in ``models/gru.py``.
 #
-# The steps themselves are torch's own LSTM, one client after the other: it multiplies the inputs of
-# all steps at once and fuses the gates. Slower on a CPU, with 50 sequences, 128 inputs and 256
-# hidden, were a Python loop of batched products over the steps (by 1/6 for one client, more for
-# ten) and packed sequences (on real digits, by 1/3).
+# Torch's own LSTM computes the steps, for one client after the other. It multiplies the inputs of
+# all steps at once and fuses the gates. On a CPU, with 50 sequences, 128 inputs and 256 hidden
+# values, two alternatives were slower: a Python loop of batched products over the steps (by 1/6 for
+# one client, more for ten) and packed sequences (by 1/3 on real digits).
 
 GATES = 4
 
@@ -36,11 +36,11 @@ def lstm_last_hidden(
 
     parameters: ``<prefix>weight_ih`` [K, d, 4H], ``weight_hh`` [K, H, 4H], ``bias_ih`` and
         ``bias_hh`` [K, 4H].
-    inputs: [K, B, T, d]. Values after a sequence's end change nothing.
+    inputs: [K, B, T, d]. Values after the end of a sequence change nothing.
     lengths: [K, B] int64, each 1 … T.
     Returns [K, B, H].
     """
-    # One split per parameter: indexing client by client would give each a gradient of all K.
+    # Parameters are split at once. Indexing by client would make a gradient of all K for each.
     clients = zip(*(parameters[prefix + name].unbind() for name in NAMES), strict=True)
     longest = lengths.amax(dim=1).tolist()
     return torch.stack(
@@ -54,7 +54,7 @@ def lstm_last_hidden(
 
 
 def _client_last_hidden(client: tuple[Tensor, ...], inputs: Tensor, lengths: Tensor) -> Tensor:
-    """Return a client's last hidden states, [B, T, d], [B] → [B, H]. Parameters: as in NAMES."""
+    """Return a client's last hidden states: [B, T, d], [B] → [B, H]. client: in NAMES' order."""
     weight_ih, weight_hh, bias_ih, bias_hh = client
     start = inputs.new_zeros(1, len(inputs), len(weight_hh))
     states, _, _ = torch.lstm(
@@ -76,7 +76,7 @@ _LSTM = ENCODER + "lstm."
 
 
 class LstmModel(LinearHeadModel):
-    """A linear embedding of each step, and the state of an LSTM after the last one."""
+    """A model that embeds each step linearly. An LSTM's last state is the representation."""
 
     def __init__(self, dimensions: int, outputs: int, embedding_dim: int, hidden_dim: int) -> None:
         super().__init__(hidden_dim, outputs)
@@ -96,7 +96,7 @@ class LstmModel(LinearHeadModel):
 
 
 class CausalCnnModel(LinearHeadModel):
-    """The causal CNN, which can also learn without labels."""
+    """A model whose encoder is the causal CNN, which can also be trained without labels."""
 
     def __init__(self, dimensions: int, outputs: int, size: CausalCnnSize) -> None:
         super().__init__(size.output_dim, outputs)

@@ -1,4 +1,4 @@
-"""The device that a node computes on: its choice, its precision and its memory."""
+"""Choose the device that a node computes on, set its precision, and tell its memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fedproto_app.core.errors import SettingsError
 
 
 def torch_device(name: str, number: int = 0) -> torch.device:
-    """Return the device of the `device` setting, where "auto" takes a GPU if the machine has any.
+    """Return the device that the `device` setting names. "auto" is a GPU if the machine has one.
 
     number: this process's number among the processes that work at the same time. If the setting
-    names no particular GPU, the processes use all GPUs in turn. Raises `SettingsError` for a GPU
-    that the machine does not have.
+    names no particular GPU, the processes are spread over all GPUs. Raises `SettingsError` for a
+    GPU that the machine does not have.
     """
     gpu_count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
@@ -26,7 +26,7 @@ def torch_device(name: str, number: int = 0) -> torch.device:
 
 
 def gpus(name: str) -> int:
-    """Return how many GPUs the processes with this `device` setting share: all, 1, or 0 on a CPU.
+    """Return how many GPUs processes with this `device` setting share: all, 1, or 0 for a CPU.
 
     Raises `SettingsError` for a GPU that the machine does not have.
     """
@@ -39,8 +39,8 @@ def gpus(name: str) -> int:
 def use_precision(precision: str, device: torch.device) -> None:
     """Set how a GPU multiplies float32: in full precision, or rounded to 10 bits with "tf32".
 
-    "bfloat16" is handled by the task (`Task.mixed_precision`). All other operations then use full
-    precision. Torch's default is tf32 for convolutions. A CPU always uses full precision.
+    The task handles "bfloat16" (`Task.mixed_precision`), and all other operations then use full
+    precision. Torch's own default for convolutions is tf32. A CPU always uses full precision.
     """
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
@@ -48,13 +48,13 @@ def use_precision(precision: str, device: torch.device) -> None:
 
 
 def memory_of(device: torch.device) -> int:
-    """Return the bytes of a GPU's memory, 0 for any other device."""
+    """Return the size of a GPU's memory in bytes, or 0 for any other device."""
     if device.type != "cuda":
         return 0
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that tensors can still take on a GPU, including torch's unused cache."""
+    """Return how many bytes are left for tensors on a GPU, including torch's unused cache."""
     free, _ = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))

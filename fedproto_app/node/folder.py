@@ -1,6 +1,6 @@
-"""A node's name in messages to its operator, the folder of its state in a run, and its secrets.
+"""Find a node's name for messages to its operator, its state folder in a run, and its secrets.
 
-No run and no server learns the secrets, which are for the node's noise and its signatures.
+The secrets are for the node's noise and its signatures. No run and no server learns them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def state_dir(
 ) -> Path:
     """Return the folder with the state of this node's clients in this run.
 
-    Nodes never share a folder. Raises `FedProtoError` for a name that is not plain and for a link
+    Nodes never share a folder. Raises `FedProtoError` for a name that is not plain, and for a link
     that leads out of the site's state directory.
     """
     node, run = _plain("node-name", name_of(context, site)), _plain("run", run)
@@ -54,32 +54,32 @@ def state_root(site: Site) -> Path:
 
 
 def _plain(key: str, name: str) -> str:
-    """Return the name if it is a plain one: a server must not choose where a node writes."""
+    """Return the name if it is plain, because a server must not choose where a node writes."""
     if not re.fullmatch(PLAIN_NAME, name):
         raise FedProtoError(f"{key} = {name!r}: must consist of letters, digits and . _ = + -")
     return name
 
 
 def own_secret(folder: Path) -> bytes:
-    """Return the secret in this folder, which the first call draws from the system's randomness.
+    """Return the secret in this folder. The first call draws it from the system's randomness.
 
-    Of several processes that draw it at the same time, all get the same secret. Raises
-    `SettingsError` if other users may read the file or if it is incomplete.
+    If several processes draw it at the same time, all of them get the same secret. Raises
+    `SettingsError` if other users may read the file, or if it is incomplete.
     """
     path = folder / SECRET
     if not path.exists():
         make_private(folder)
         _draw(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise SettingsError(f"{path}: others may read this secret; chmod 600, or delete it")
+        raise SettingsError(f"{path}: others may read this secret; chmod 600 it, or delete it")
     secret = path.read_bytes()
     if len(secret) != _BYTES:
-        raise SettingsError(f"{path}: is not whole; delete it, and a new one is drawn")
+        raise SettingsError(f"{path}: is incomplete; delete it, and a new one is drawn")
     return secret
 
 
 def secret_of_simulation(seed: int) -> bytes:
-    """Return the secret of all nodes of a simulation: derived from the seed, so not secret."""
+    """Return the secret of all nodes of a simulation. It follows from the seed, so it is public."""
     return hashlib.sha256(f"privacy of a simulation\x1f{seed}".encode()).digest()
 
 
@@ -91,7 +91,7 @@ def _draw(path: Path) -> None:
             file.write(secrets.token_bytes(_BYTES))
         flush(beside)
         with suppress(FileExistsError):
-            os.link(beside, path)  # whole, and never in place of another
+            os.link(beside, path)  # completely written, and never replaces another secret
         flush(path.parent)
     finally:
         beside.unlink()

@@ -1,10 +1,10 @@
-"""A node's side of masked sums: its secrets in the current sum, and the requests that it refuses.
+"""Do a node's side of masked sums: keep its secrets in the current sum, and refuse bad requests.
 
-A sum has four or five steps (docs/secure-sum.md). The node's process may end between two of them,
-so its secrets lie in a file, which holds the newest sum only and never leaves the node. A node
+A sum has four or five steps (docs/secure-sum.md). The node's process may end between two steps, so
+its secrets lie in a file. The file holds only the newest sum and never leaves the node. A node
 sends one masked vector per sum, and its shares for one list of survivors. It reveals shares of
-private keys only if enough nodes signed the same list. So nobody gets two vectors under the same
-masks, or both the seed and the private key of one node.
+private keys only if enough nodes have signed the same list. Nobody can thus get two vectors under
+the same masks, or both the seed and the private key of one node.
 
 A SuperNode starts a process for each step, so this module imports nothing slow. The training is in
 `orders.train_masked`.
@@ -56,11 +56,11 @@ class MaskingError(FedProtoError):
 class _Secrets(BaseModel):
     """The node's secrets of one sum.
 
-    masks, shares: its private keys. seed: of its own mask. number: the node's, in the order of
-    `keys`, the public keys of all nodes. sealed: the shares that it has sent to the others.
-    own_shares: of its own seed and private key. received: its shares of the seeds and private keys
-    of all nodes. masked: whether it has sent its vector. survivors: the list that it has signed or
-    revealed shares for.
+    masks, shares: the node's private keys. seed: the seed of its own mask. number: its place in
+    `keys`, the public keys of all nodes. sealed: the shares that it has sent to the other nodes.
+    own_shares: its shares of its own seed and private key. received: its shares of the seeds and
+    private keys of all nodes. masked: whether it has sent its vector. survivors: the list that it
+    has signed, or for which it has revealed shares.
     """
 
     model_config = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
@@ -82,9 +82,9 @@ class Masking:
     """The node's side of the masked sums of one run.
 
     rules: the run's settings, which the server cannot change between sums. signer: signs the keys
-    of the site's nodes, and is None in a simulation. settings: a digest of all of the run's
-    settings. Only nodes with the same digest can open each other's shares, so all add the noise
-    that each expects.
+    of the site's nodes. It is None in a simulation. settings: a digest of all of the run's
+    settings. Only nodes with the same digest can open each other's shares. Each node can thus rely
+    on the noise of the others.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Masking:
         self._settings = settings
 
     def answer(self, order: MaskingOrder) -> MaskingReply:
-        """Carry out one step other than the training. The reply's `fault` has a refusal."""
+        """Carry out one step other than the training. If it is refused, `fault` says why."""
         steps = {
             "keys": self._offer,
             "shares": self._share,
@@ -116,7 +116,7 @@ class Masking:
         """Open the shares sealed for this node, before it trains. Raises `MaskingError`."""
         secrets = self._secrets_of(order)
         if secrets.masked:
-            raise MaskingError("it has sent its vector of this sum already")
+            raise MaskingError("it has already sent its vector of this sum")
         if order.step != "train" or not secrets.keys:
             raise MaskingError("no shares have been exchanged")
         strangers = order.sealed.keys() - (set(range(len(secrets.keys))) - {secrets.number})
@@ -141,13 +141,14 @@ class Masking:
         noise: Mapping[str, Noise | None] | None = None,
         seed: bytes = b"",
     ) -> Vector:
-        """Return this node's masked sums, once per sum. Raises `MaskingError`.
+        """Return this node's masked sums. A second call for the same sum raises `MaskingError`.
 
-        noise: of each array, None in a run without noise. seed: of this node's share of it.
+        noise: the noise for each array, None in a run without noise. seed: the seed of this node's
+        share of the noise.
         """
         secrets = self._secrets_of(order)
         if secrets.masked or not secrets.received:
-            raise MaskingError("it has sent its vector of this sum already")
+            raise MaskingError("it has already sent its vector of this sum")
         share = None
         if noise is not None:
             share = NoiseShare(noise, self._fewest(len(secrets.keys)), KeyStream(seed))
@@ -167,7 +168,7 @@ class Masking:
     # --- the steps ------------------------------------------------------------------------------
 
     def _offer(self, order: MaskingOrder) -> MaskingReply:
-        """Draw the keys of a new sum and delete the keys of the sum before."""
+        """Draw the keys of a new sum, and delete the keys of the previous sum."""
         secrets = self._read()
         if secrets is None or secrets.session != order.session:
             secrets = _Secrets(
@@ -179,7 +180,7 @@ class Masking:
     def _share(self, order: MaskingOrder) -> MaskingReply:
         """Return shares of this node's seed and private key, sealed for each other node."""
         secrets = self._secrets_of(order)
-        if secrets.keys:  # the server repeats its request: the reply was lost
+        if secrets.keys:  # the server repeats its request, because the reply was lost
             if secrets.keys != order.publics:
                 raise MaskingError("the sum has other nodes than before")
             return MaskingReply(sealed=secrets.sealed)
@@ -221,10 +222,10 @@ class Masking:
         return MaskingReply(signature=signature)
 
     def _reveal(self, order: MaskingOrder) -> MaskingReply:
-        """Return shares of the survivors' seeds and of the other nodes' private keys.
+        """Return shares of the survivors' seeds and of the lost nodes' private keys.
 
-        Without lost nodes no private key is revealed, so no signatures are needed: the masks
-        between the nodes cancel in the sum over all of them only.
+        If no node is lost, no private key is revealed, so no signatures are needed. The masks
+        between nodes cancel only in the sum over all nodes.
         """
         secrets = self._with_survivors(order)
         lost = sorted(secrets.received.keys() - set(secrets.survivors))
@@ -237,7 +238,7 @@ class Masking:
         )
 
     def _with_survivors(self, order: MaskingOrder) -> _Secrets:
-        """Return the secrets with the order's list of survivors, the only list of this sum."""
+        """Return the secrets with the order's list of survivors. A sum has only one list."""
         secrets = self._secrets_of(order)
         survivors = sorted(set(order.survivors))
         if not secrets.masked:
@@ -245,14 +246,16 @@ class Masking:
         if secrets.survivors and secrets.survivors != survivors:
             raise MaskingError("it has signed or revealed its shares for other survivors")
         if not set(survivors) <= secrets.received.keys() or secrets.number not in survivors:
-            raise MaskingError("the survivors are not nodes of the sum, or it is not one of them")
+            raise MaskingError(
+                "the list of survivors names a node outside of the sum, or does not name this node"
+            )
         self._require_enough(len(survivors), keys=len(secrets.keys), condition="survived")
         return secrets.model_copy(update={"survivors": survivors})
 
     def _require_signed(self, secrets: _Secrets, order: MaskingOrder) -> None:
-        """Refuse unless enough survivors signed the list of survivors."""
+        """Refuse the order unless enough survivors have signed the list of survivors."""
         if not order.signatures.keys() <= set(secrets.survivors):
-            raise MaskingError("its survivors were signed by a node that is not one of them")
+            raise MaskingError("its list of survivors was signed by a node that is not on the list")
         for number, signature in order.signatures.items():
             if self._signer is not None and not signed_by(
                 number, signature, order, secrets.keys, secrets.received
@@ -286,7 +289,7 @@ class Masking:
         return secrets
 
     def _read(self) -> _Secrets | None:
-        """Return the secrets, None if the file is missing or damaged: the next sum draws new."""
+        """Return the secrets, or None if the file is missing or damaged. The next sum draws new."""
         try:
             return _Secrets.model_validate_json(self._file.read_bytes())
         except (FileNotFoundError, ValidationError):
@@ -301,7 +304,7 @@ class Masking:
 def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Masking:
     """Return the node's side of the run's masked sums.
 
-    Raises `FedProtoError` if the run has none.
+    Raises `FedProtoError` if the run has no masked sums.
     """
     site = read_site(context.node_config, deployed=not simulated)
     run = settings_from(context.run_config)
@@ -314,12 +317,12 @@ def secrets_of(order: MaskingOrder, context: Context, *, simulated: bool) -> Mas
 
 
 def signer_of(site: Site) -> Signer:
-    """Return the signer of the site's nodes, whose key is drawn at the first call."""
+    """Return the signer for the site's nodes. The first call draws its key."""
     return Signer(own_secret(state_root(site) / SIGNING), public_keys(site.masked_sums.known))
 
 
 def answer_masking(order: MaskingOrder, context: Context, *, simulated: bool) -> MaskingReply:
-    """Carry out one step. The reply gives the reason if the step is refused or fails."""
+    """Carry out one step. If the step is refused or fails, the reply gives the reason."""
     try:
         reply = secrets_of(order, context, simulated=simulated).answer(order)
     except FedProtoError as fault:

@@ -1,7 +1,7 @@
-"""How a node merges its cohorts' replies into its reply, or into the sums of a masked sum.
+"""Merge the replies of a node's cohorts into the node's reply, or into the sums of a masked sum.
 
-The cohorts of an order do not depend on the number of the node's processes. Each process returns
-the replies of its cohorts, and `merged` adds these up in the order of the cohorts. So the reply is
+The cohorts of an order do not depend on how many processes the node has. Each process returns the
+replies of its cohorts, and `merged` adds these up in the order of the cohorts. The reply is thus
 the same, bit for bit, for any number of processes.
 """
 
@@ -21,15 +21,15 @@ KeyT = TypeVar("KeyT")
 
 
 def absent_reply(reasons: Mapping[str, str], seconds: float = 0.0) -> Reply:
-    """Return the reply of a process for clients that it does not have, with the reasons.
+    """Return a process's reply about clients that it does not have, with the reasons.
 
-    seconds: the process's working time.
+    seconds: the working time of the process.
     """
     return Reply([], [], failed=dict(reasons), seconds=seconds, place=-1)
 
 
 def merged(replies: Iterable[Reply]) -> Reply:
-    """Merge the replies of all processes, for their cohorts and absent clients, into the node's."""
+    """Merge the replies of all processes about cohorts and absent clients into the node's reply."""
     cohorts = sorted(replies, key=attrgetter("place"))
     names = [name for cohort in cohorts for name in cohort.names]
     failed: dict[str, str] = {}
@@ -54,9 +54,9 @@ def merged(replies: Iterable[Reply]) -> Reply:
 def summed(replies: Iterable[Reply], classes: int) -> Sums:
     """Return the sums over all clients that trained, in float64, for a masked sum.
 
-    values: the weighted sums of the shared parameters, and the sums of the clients' arrays, by
-    class [C, …] if their rows belong to classes. counts: clients, their weights, and clients by
-    class.
+    values: the weighted sums of the shared parameters, and the sums of the clients' arrays. If the
+    rows of these arrays belong to classes, the sums are by class, [C, …]. counts: the number of
+    clients, the sum of their weights, and the number of clients by class.
     """
     cohorts = sorted(replies, key=attrgetter("place"))
     values: dict[str, NDArray[np.float64]] = {}
@@ -84,7 +84,7 @@ def summed(replies: Iterable[Reply], classes: int) -> Sums:
 def _joined(
     cohorts: Sequence[Reply], tables: Sequence[dict[KeyT, list[float]]]
 ) -> dict[KeyT, list[float]]:
-    """Join the cohorts' values by name or metric, with 0 where a cohort has no value."""
+    """Join the cohorts' values by name or by metric. If a cohort has no value, use 0."""
     names = dict.fromkeys(name for table in tables for name in table)
     return {
         name: [

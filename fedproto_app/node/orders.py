@@ -1,8 +1,8 @@
-"""An order at its node: the site's settings, its data and state, and the reply.
+"""Carry out an order at a node, with the site's settings, data and state, and return the reply.
 
-If the operator can repair a fault (settings, unreadable data, a full disk), the node sends an
-ordinary reply that reports the clients as failed, with the reason. The round continues without
-them, and their state is unchanged.
+Some faults can be repaired by the operator: wrong settings, unreadable data, a full disk. For these
+the node sends an ordinary reply that reports the clients as failed, with the reason. The round
+continues without them, and their state is unchanged.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ _WORK: dict[Phase, Callable[[Node, Order, Sequence[Share]], list[Reply]]] = {
 def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     """Return the clients that this node holds, or the reason why it has none."""
     site, shard, times, error = Site(), Shard({}, {}), dict[str, SampleTimes](), ""
-    groups = dict[str, str]()  # that the run names
-    least_samples = 0  # declared instead of the clients' numbers, if positive
+    groups = dict[str, str]()  # the groups that the run names
+    least_samples = 0  # if positive, the node declares this number instead of the clients' own
     try:
         site = read_site(context.node_config, deployed=not simulated)
         run = settings_from(context.run_config)
@@ -90,11 +90,11 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
     if not simulated:
         node, refused = name_of(context, site), len(shard.refused)
         tell("roster", node=node, clients=len(clients), refused=refused, error=error or None)
-        # In the node's log alone: what was done to series tells of their times and columns.
+        # Only the node's own log says what was done to series, as this reveals times and columns.
         for note in notes_of([client.series for client in _series_of(shard)]):
             tell("note", node=node, note=note)
     samples = {client.name: client.train_samples for client in clients}
-    if least_samples:  # but 0 for those that only receive
+    if least_samples:  # clients that only receive still declare 0
         samples = {name: least_samples if count else 0 for name, count in samples.items()}
     return NodeRoster(
         label=site.label,
@@ -122,23 +122,23 @@ def _series_of(shard: Shard) -> list[ClientWindows]:
 
 
 class Part(NamedTuple):
-    """This process's number among the processes of the node, usually one."""
+    """This process's number among the processes of the node, of which there is usually one."""
 
     number: int = 0
     total: int = 1
 
 
 def carry_out(phase: Phase, order: Order, context: Context, *, simulated: bool) -> Reply:
-    """Carry out the order. The reply reports faults that the operator can repair."""
+    """Carry out the order. If the operator can repair a fault, the reply reports it."""
     return merged(carry_out_part(phase, order, context, Part(), simulated=simulated))
 
 
 def carry_out_part(
     phase: Phase, order: Order, context: Context, part: Part, *, simulated: bool, session: str = ""
 ) -> list[Reply]:
-    """Carry out this process's part of the order and return its cohorts' replies, to be merged.
+    """Carry out this process's part of the order. Return its cohorts' replies, to be merged.
 
-    session: of the masked sum, if the results leave the node only as part of one.
+    session: the session of the masked sum, if the results leave the node only as part of one.
     """
     start = time.monotonic()
     error: str | None = None
@@ -201,21 +201,21 @@ def _done(
 
 @dataclass(frozen=True)
 class _Work:
-    """This process's part of an order, and what the node has for it."""
+    """This process's part of an order, and what it needs to carry this out."""
 
     phase: Phase
     order: Order
     part: Part
     site: Site
     simulated: bool
-    settings: Settings  # the run's, with the site's device, threads and width
+    settings: Settings  # those of the run, with the site's device, threads and width
     shard: Shard
     store: ClientStore
     device: torch.device
-    session: str  # of the masked sum that it is part of, "" if of none
+    session: str  # of the masked sum that the order is part of, "" without one
 
     def replies(self) -> list[Reply]:
-        """Return the replies of the cohorts, and of the clients that cannot take part."""
+        """Return the replies of the cohorts, and a reply about clients that cannot take part."""
         absent = self.shard.absent(self.order.clients) if self.part.number == 0 else {}
         silent = self._silent()
         absent |= silent if self.part.number == 0 else {}
@@ -241,29 +241,30 @@ class _Work:
         return [*replies, absent_reply(absent, time.perf_counter() - start)]
 
     def _silent(self) -> dict[str, str]:
-        """Return why clients that the order names must not send anything.
+        """Return the clients of the order that must not send anything, with the reason.
 
-        They declare no train samples, so that no server asks them, and this one does.
+        They declare no train samples, so an honest server does not ask them.
         """
         if self.phase == "evaluate":
             return {}
         return {
-            name: "too few values stand behind what it would send, so it only receives"
+            name: "what it would send would rest on too few values, so it only receives"
             for name in self.order.clients
             if name in self.shard.clients and not self.shard.clients[name].train_samples
         }
 
     def _learner(self, sized: Settings, shard: Shard) -> AnyLearner:
-        """Return the learner of the clients with this width. sized: their settings."""
+        """Return the learner for clients of one width. sized: the settings with this width."""
         task = make_task(sized, shard.shape, self.device)
         return make_learner(sized, task, self.order.server_round)
 
     def _cohorts(
         self, learner: AnyLearner, clients: list[str], place: int, *, has_samples: bool
     ) -> list[Share]:
-        """Return the cohorts of these clients, for all processes of the node alike.
+        """Return the cohorts of these clients, which are the same in all processes of the node.
 
-        place: of the first cohort. has_samples: whether the clients' samples exist already.
+        place: the place of the first cohort. has_samples: whether the clients' samples already
+        exist.
         """
         size = self.settings.cohort_on_cpu
         sized_by_memory = has_samples and not self.settings.cohort_size and self.part.total == 1
@@ -279,7 +280,8 @@ class _Work:
         return _WORK[self.phase](node, self.order, shares)
 
     def _protection(self, learner: AnyLearner) -> Protection | None:
-        """Return the stage that clips and noises what clients send, None in a run without noise."""
+        """Return the stage that clips what clients send and adds noise. None in a run without
+        noise."""
         plan = privacy_plan(self.settings)
         if plan is None:
             return None
@@ -292,26 +294,26 @@ class _Work:
 
 
 def with_own_width(run: Settings, site: Site) -> Settings:
-    """Return the run's settings with the width that the site's file names."""
+    """Return the run's settings, with the width from the site's file if there is one."""
     factor = site.width_factor
     if factor is None:
         return run
     if factor not in run.model.factors:
         raise SettingsError(
-            f"width-factor = {factor:g} in this site's file: the run has model.width-factors = "
-            f"{run.model.width_factors!r}"
+            f"width-factor = {factor:g} in this site's file is not among the run's "
+            f"model.width-factors = {run.model.width_factors!r}"
         )
     return run.with_factor(factor)
 
 
 def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
-    """Return the node's clients. A run may choose the data source only in a simulation."""
+    """Return the node's clients. Only in a simulation may a run choose the data source."""
     if not simulated:
         require_admitted(settings, site)
     if site.data.source is not None or not simulated:
         settings = settings.model_copy(update={"data": site.reads(settings.data)})
     try:
-        # Where a run is written changes no shard, so runs in one process share them.
+        # A shard does not depend on where a run is written, so runs in one process share shards.
         of_data = settings.model_copy(update={"output": OutputSettings()})
         shard = _cached_shard(of_data, site.partition_id or 0, site.num_partitions)
     except OSError as error:
@@ -323,8 +325,8 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 
 
 def with_enough(shard: Shard, least_samples: int) -> Shard:
-    """Return the shard without clients of fewer train images or sequences. Series have a limit of
-    their own."""
+    """Return the shard without clients that have too few train images or sequences. Series have a
+    limit of their own."""
     too_few = {
         client.name: f"{client.train_samples} train samples: this site's clients train on at least "
         f"{least_samples} (limits.least-samples)"
@@ -352,14 +354,14 @@ def require_allowed(settings: Settings, site: Site) -> None:
     in_sums = plan is not None and settings.aggregation.secure
     if in_sums and site.privacy.demands and not site.masked_sums.known:
         raise SettingsError(
-            "aggregation.secure = true: the nodes of a masked sum add its noise together, so a "
-            "server that invents nodes takes it off; this site's file demands noise, and for that "
-            "must name the other sites (masked-sums.known)"
+            "aggregation.secure = true: each node of a masked sum adds a part of the noise, so a "
+            "server that invents nodes can remove their parts; this site's file demands noise, so "
+            "it must name the other sites (masked-sums.known)"
         )
     method = method_named(settings.method)
     if method.needs_simulation and not site.is_dealt:
         raise SettingsError(
-            f"method = {settings.method!r} runs in a simulation only, not at sites with data of "
+            f"method = {settings.method!r} runs only in a simulation, not at sites with data of "
             f"their own: {method.needs_simulation}"
         )
     if method.joined_clients and settings.graph.path:
@@ -377,19 +379,19 @@ def require_allowed(settings: Settings, site: Site) -> None:
         if release.consent == "tells-classes" and not site.tells_classes:
             raise SettingsError(
                 f"method = {settings.method!r} sends {release.reveals}, so the server learns which "
-                "classes each client has; this site's file does not allow that: tells-classes = "
-                "true would"
+                "classes each client has; this site's file does not allow that; to allow it, set "
+                "tells-classes = true"
             )
         if release.passed_on and not site.shares_classes:
             raise SettingsError(
                 f"method = {settings.method!r} {release.passed_on}; this site's file does not "
-                "allow that: shares-classes = true would"
+                "allow that; to allow it, set shares-classes = true"
             )
 
 
 @lru_cache(maxsize=256)
 def _cached_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """Load a shard, which stays in the process's memory between the messages of a run."""
+    """Load a shard. It stays in the process's memory between the messages of a run."""
     return load_shard(settings, partition, partitions)
 
 
@@ -401,7 +403,7 @@ def forget_data() -> None:
 
 @contextmanager
 def _without_denormals() -> Iterator[None]:
-    """Flush denormals to 0: contrastive gradients have many, and they slow processors down."""
+    """Flush denormals to 0. Contrastive gradients have many, and they slow processors down."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -410,7 +412,7 @@ def _without_denormals() -> Iterator[None]:
 
 
 def reason_of(fault: FedProtoError | OSError | MemoryError) -> str:
-    """Return why an order failed. An OSError that reaches this function came from the state."""
+    """Return why an order failed. An OSError can come only from writing the state."""
     if isinstance(fault, FedProtoError):
         return str(fault)
     if isinstance(fault, MemoryError):
@@ -421,9 +423,9 @@ def reason_of(fault: FedProtoError | OSError | MemoryError) -> str:
 def train_masked(
     order: Order, masking: MaskingOrder, context: Context, *, simulated: bool
 ) -> tuple[Reply, Vector | None]:
-    """Train, and return the reply without its arrays and the masked sums of these arrays.
+    """Train. Return the reply without its arrays, and the masked sums of these arrays.
 
-    If the node must not or cannot mask its sums, the reply gives the reason and the vector is None.
+    If the node must not or cannot mask its sums, the reply gives the reason, and the sums are None.
     """
     try:
         secrets = secrets_of(masking, context, simulated=simulated)
@@ -442,7 +444,7 @@ def train_masked(
         if run.privacy.is_on:
             noise = {n: part for cohort in replies for n, part in cohort.noise.items()}
         seed = new_seed()
-        if simulated:  # so that a run repeats
+        if simulated:  # so that a run can be repeated exactly
             node_round = f"{name_of(context, site)}\x1f{order.server_round}".encode()
             seed = hmac.digest(secret_of_simulation(run.seed), node_round, "sha256")
         vector = secrets.masked(masking, sums, noise, seed)
@@ -454,7 +456,7 @@ def train_masked(
 def _require_plausible(cohorts: Sequence[Reply], reply: Reply, order: Order) -> None:
     """Raise `MaskingError` for values that a server would refuse.
 
-    The server sees only the masked sum, so it cannot check them itself.
+    The server sees only the masked sum, so it cannot check the values itself.
     """
     for cohort in cohorts:
         owners = cohort.owners if cohort.classes else range(len(cohort.names))

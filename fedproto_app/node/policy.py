@@ -1,8 +1,8 @@
-"""The limits that a site sets to runs: methods, tasks, amount of work, code.
+"""Define the limits that a site sets for runs: methods, tasks, amount of work, code.
 
 They are in the site's file (``[limits]``, ``[code]``). A run's settings are checked before any
-work, the duration of an order while it runs. These checks bind a run only if the site's copy of
-this code is executed: see ``gate``.
+work. The duration of an order is checked while it is carried out. These checks bind a run only if
+the site's own copy of this code is executed: see ``gate``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedproto_app.settings import Count, CountOrZero, Section, Settings
 
 # The limit of a setting, by the end of the setting's name.
 _COUNTED = {"epochs": "epochs", "steps": "steps", "iterations": "steps"}
-_NO_CODE = ("device", "method-settings")  # settings whose texts may have a colon and name no code
+_NO_CODE = ("device", "method-settings")  # settings with texts that may have a colon, but no code
 
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[tuple[Text, ...], Field(strict=False)]
@@ -32,11 +32,11 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class CodePolicy(Section):
-    """``[code]``: which program does a run's work at this site. `gate` enforces it.
+    """``[code]``: which program does a run's work at this site. `gate` enforces this.
 
-    run: "installed" is the site's copy, whatever the run brings. "listed" is the app that the run
-    brings, if its SHA-256 is among the digests. "any" is any app. own: the code that a run may name
-    in its settings as package.module:NAME.
+    run: "installed" is the site's own copy, whatever the run brings. "listed" is the app that the
+    run brings, if its SHA-256 is among the digests. "any" is whatever app the run brings. own: the
+    code that a run may name in its settings as package.module:NAME.
     """
 
     run: Literal["installed", "listed", "any"] = "installed"
@@ -53,11 +53,11 @@ def _require_public_keys(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class SumPolicy(Section):
-    """``[masked-sums]``: whether arrays leave only in masked sums, and the other sites of a sum.
+    """``[masked-sums]``: whether arrays leave only in masked sums, and with which other sites.
 
     least: the smallest `aggregation.secure-minimum` that a run may have. 0 also allows runs without
-    masks. known: the other sites' public keys. Keys that these did not sign are refused. If empty,
-    the keys of all nodes are accepted.
+    masks. known: the public keys of the other sites. A node's key that none of these has signed is
+    refused. If `known` is empty, the keys of all nodes are accepted.
     """
 
     least: Annotated[int, Field(ge=0)] = 0
@@ -65,13 +65,14 @@ class SumPolicy(Section):
 
 
 class Limits(Section):
-    """``[limits]``: the most that a run may ask for, where None means no limit.
+    """``[limits]``: the most that a run may ask for. None means no limit.
 
     epochs, steps: the largest value of every setting that counts them. seconds: for one order.
-    memory_mb: of the process that carries it out. message_mb: of an order, and of its reply.
-    orders_an_hour: over all runs. least_periods: of the blocks that a client's series trains in
-    (`windows.block_of`), 0: any part of it. least_samples: the fewest train images or sequences of
-    a client. Neither holds for a partition of data that all nodes hold.
+    memory_mb: of the process that carries out an order. message_mb: of an order, and of its reply.
+    orders_an_hour: over all runs. least_periods: the length, in periods, of the blocks of a series
+    on which clients train (`windows.block_of`). With 0 they train on any part of it. least_samples:
+    the fewest train images or sequences that a client may have. The last two limits do not apply to
+    a partition of data that all nodes hold.
     """
 
     methods: Annotated[Texts, Field(min_length=1)] | None = None
@@ -87,9 +88,9 @@ class Limits(Section):
 
 
 def require_named_code(config: Mapping[str, object], code: CodePolicy) -> None:
-    """Refuse a run that names code which the site has not allowed, before it is imported.
+    """Refuse a run that names code which the site has not allowed, before that code is imported.
 
-    config: a run's settings as Flower brings them, dotted keys.
+    config: a run's settings as Flower passes them, with dotted keys.
     """
     for key, value in config.items():
         if not isinstance(value, str) or key in _NO_CODE or not is_code(value):
@@ -124,8 +125,8 @@ def require_within(settings: Settings, limits: Limits) -> None:
 
 
 def require_masks(settings: Settings, least: int) -> None:
-    """Refuse a run without masked sums, with sums of fewer nodes, or with a share of the nodes that
-    a server which lies can split. If least is 0, refuse none."""
+    """Refuse a run without masked sums, with sums of fewer nodes, or whose required share of nodes
+    is so small that a lying server could split them. If least is 0, refuse no run."""
     run = settings.aggregation
     if not least:
         return
@@ -147,7 +148,7 @@ def require_masks(settings: Settings, least: int) -> None:
 
 
 def _counted_settings(settings: Settings) -> Iterator[tuple[str, Section]]:
-    """Yield the tables of a run's settings that set the amount of work, each with its prefix."""
+    """Yield the tables of a run's settings that determine the work, each with its prefix."""
     method = method_named(settings.method)
     yield "", settings
     yield f"{method.table_name}.", settings.method_settings
@@ -161,10 +162,10 @@ class TooLong(FedProtoError):
 
 @contextmanager
 def within_seconds(limits: Limits) -> Iterator[None]:
-    """Raise `TooLong` in the block when the site's time limit is over.
+    """Raise `TooLong` in the block when the site's time limit has passed.
 
-    A signal does this, so it works in the main thread only, where Flower runs apps. Malicious code
-    can remove the signal, but the gate ends its process.
+    This uses a signal, so it works only in the main thread, where Flower runs apps. Malicious code
+    can remove the signal, but the gate then ends the process.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

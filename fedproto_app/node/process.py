@@ -1,6 +1,6 @@
-"""The kind of process that the node's code runs in.
+"""Tell in which kind of process the node's code runs.
 
-A SuperNode's process carries out one order and ends, so state lies on the disk. An actor of
+A SuperNode's process carries out one order and ends, so the state must be on the disk. An actor of
 Flower's simulation, or a worker of the engine, lives for the whole run. A worker keeps state in
 memory and writes it when `store.flush` is called. A SuperNode starts a process for each message, so
 this module imports nothing slow.
@@ -34,11 +34,11 @@ def as_worker() -> Iterator[None]:
 
 
 def worker_number() -> int:
-    """Return this process's number among the workers, 0 if it is not a worker."""
+    """Return this process's number among the workers, or 0 if it is not a worker."""
     return _number or 0
 
 
 def in_simulation() -> bool:
-    """Return whether this process is part of a simulation, not of a SuperNode."""
+    """Return whether this process is part of a simulation and not of a SuperNode."""
     ray = sys.modules.get("ray")
     return _number is not None or (ray is not None and bool(ray.is_initialized()))

@@ -1,19 +1,19 @@
-"""Differential privacy of the values that leave a node: clip, add noise, enter in the ledger.
+"""Make the values that leave a node differentially private: clip, add noise, enter in the ledger.
 
-Each client is protected separately, before the node's mean or any sum is formed: from the server,
-from other nodes, and from everyone who reads their results. The client's node has its data and is
-trusted.
+Each client is protected separately, before the node forms its mean or any sum. It is protected from
+the server, from other nodes, and from everyone who reads their results. The client's own node has
+its data and is trusted.
 
-In a masked sum the node adds no noise to a client's values, but its share of the noise that the
-total of all clients needs, drawn from the system's randomness (`trust/discrete_noise.py`). A sum
-that is formed again gets other noise and is counted again.
+In a masked sum the node adds no noise to a single client's values. Instead it adds its share of the
+noise that the total of all clients needs, drawn from the system's randomness
+(`trust/discrete_noise.py`). A sum that is formed again gets new noise and is counted again.
 
-Otherwise the noise depends on the node's secret, on the order, and on the values to hide. So an
-order that is repeated after a crash gets the same reply, which reveals nothing more. A server that
-repeats a round with another model gets independent noise. Without the values in the key it could
-subtract the two replies, and without the order it would see that two different orders had the same
-result. In a simulation the noise depends on seed, client and round, so it is the same on any number
-of nodes and protects nobody.
+Otherwise the noise depends on the node's secret, on the order, and on the values to hide. An order
+that is repeated after a crash thus gets the same reply, which reveals nothing more. A server that
+repeats a round with another model gets independent noise. If the noise did not depend on the
+values, the server could subtract the two replies. If it did not depend on the order, the server
+would see that two different orders had the same result. In a simulation the noise depends on seed,
+client and round, so it is the same on any number of nodes and protects nobody.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ class _BoundsSums(Protocol):
     """A learner whose clients send sums of samples of bounded length (``clip = "sums"``)."""
 
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
-        """Return the largest norm that a sample adds to all sums together, and the number of
+        """Return the largest norm that one sample can add to all sums together, and the number of
         samples in each client's sums. Called if `Training.sample_clip` is set."""
 
 
 @dataclass(frozen=True)
 class _Hidden:
-    """A client's clipped values of one release, and the noise that they need.
+    """A client's clipped values in one release, and the noise that they need.
 
-    kind: how they were clipped (`Sends.clip`), or "errors". noise: of each entry of all arrays.
+    kind: how the values were clipped (`Sends.clip`), or "errors". noise: the noise for each entry
+    of all arrays.
     """
 
     kind: str
@@ -67,10 +68,11 @@ class _Hidden:
 
 
 class Protection:
-    """The stage that clips and noises the values that the clients of one order send.
+    """The stage that clips the values that the clients of one order send, and adds noise to them.
 
-    learner: declares how far one client can change them. ledger: the site's privacy ledger, None in
-    a simulation. session: of the masked sum that the values are part of, "" if they leave openly.
+    learner: declares how far one client can change the values. ledger: the site's privacy ledger,
+    None in a simulation. session: the session of the masked sum that the values become part of, ""
+    if they leave openly.
     """
 
     def __init__(
@@ -85,15 +87,15 @@ class Protection:
         self._session = session
 
     def applied(self, outgoing: Contribution, cohort: Cohort, order: Order) -> Contribution:
-        """Return the clipped and noised values of the clients that are not refused yet.
+        """Return the clipped values, with noise, of the clients that are not refused yet.
 
-        For a masked sum they are clipped only, in double precision, beside the noise that it needs.
-
-        Raises `SettingsError` for arrays that the learner does not declare.
+        For a masked sum the values are only clipped, in double precision, and the noise that the
+        sum needs is returned beside them. Raises `SettingsError` for arrays that the learner does
+        not declare.
         """
         declared = _complete(self._learner, outgoing)
         releases = [release for release in declared if release.clip != "public"]
-        # Copied to this machine's memory once: the rest of the work is done client by client.
+        # Copy everything to this machine's memory at once, as the rest is done client by client.
         outgoing = replace(
             outgoing,
             model={name: value.detach().cpu() for name, value in outgoing.model.items()},
@@ -129,10 +131,10 @@ class Protection:
     def errors(
         self, client: str, offsets: Values, order: Order, deviation: float
     ) -> tuple[Values, str]:
-        """Return a client's errors [M] with noise, and why they do not leave, "" if they do.
+        """Return a client's errors [M] with noise, and "" or the reason why they must not leave.
 
         offsets: the errors minus the middle of their range. If the client has spent its budget,
-        only the noise leaves, which does not depend on the client's data.
+        noise alone is returned, which does not depend on the client's data.
         """
         order_digest = b"" if self._ledger is None else _digest(order)
 
@@ -146,7 +148,7 @@ class Protection:
         return _noised(errors, key)["errors"], reason
 
     def _refusal(self, client: str, keys: Sequence[bytes]) -> str:
-        """Enter releases with these keys in the site's ledger. Return why it refuses, or ""."""
+        """Enter the releases with these keys in the ledger. Return why it refuses them, or ""."""
         if self._ledger is None:
             return ""
         tags = [hashlib.sha256(key).hexdigest() for key in keys]
@@ -179,7 +181,7 @@ class Protection:
             rows = {
                 name: clipped_rows(array, settings.clip) for name, array in client_values.items()
             }
-            # All clients of a masked sum have the same noise, whichever classes they have.
+            # In a masked sum all clients need the same noise, whichever classes they have.
             sent_rows = {n: outgoing.arrays[n][row] for n in rows} if self._session else rows
             count = sum(array[..., 0].size for array in sent_rows.values())
             return hidden(rows, settings.clip * math.sqrt(count))
@@ -194,7 +196,7 @@ class Protection:
         return hidden({n: finite(array) for n, array in client_values.items()}, bound * moved)
 
     def _key(self, hidden: _Hidden, client: str, server_round: int, order_digest: bytes) -> bytes:
-        """Return the key of the noise: secret, and different for all other values and orders."""
+        """Return the secret key of the noise, which differs for all other values and orders."""
         texts = (client, str(server_round), hidden.kind, *hidden.values)
         parts = [text.encode() for text in texts]
         if self._ledger is not None:
@@ -208,7 +210,7 @@ class Protection:
 
 
 def _complete(learner: AnyLearner, outgoing: Contribution) -> list[Sends]:
-    """Return the learner's releases of these arrays. Raises `SettingsError` if one has no clip."""
+    """Return the releases of these arrays. An array without a clip raises `SettingsError`."""
     releases = [
         release
         for release in learner.releases
@@ -220,14 +222,14 @@ def _complete(learner: AnyLearner, outgoing: Contribution) -> list[Sends]:
         unprotected.append("its model")
     if unprotected:
         raise SettingsError(
-            f"privacy: {type(learner).__name__} sends {', '.join(unprotected)}, and does not "
-            "declare how far one client can change it; nothing leaves"
+            f"privacy: {type(learner).__name__} sends {', '.join(unprotected)}, but does not "
+            "declare how far one client can change it; nothing leaves the node"
         )
     return releases
 
 
 def _present(outgoing: Contribution, name: str, row: int) -> Values:
-    """Return a client's values. Arrays with a row per class keep the rows of its classes only."""
+    """Return a client's values. Of arrays with a row per class, only its classes' rows are kept."""
     array = outgoing.arrays[name][row]
     return np.asarray(array if outgoing.present is None else array[outgoing.present[row].numpy()])
 
@@ -246,7 +248,7 @@ def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
 def _put(
     outgoing: Contribution, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
 ) -> None:
-    """Write these values over the true ones, rounded to float32 outside of masked sums."""
+    """Replace the true values by these. Outside of masked sums they are rounded to float32."""
     for name, value in noised.items():
         if hidden.kind == "step":
             outgoing.model[name][row] = torch.from_numpy(order.guidance.arrays[name] + value)

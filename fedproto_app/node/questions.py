@@ -15,12 +15,12 @@ from fedproto_app.strategies.common.questions import Answers
 
 
 def answers(node: Node, order: Order, shares: Iterable[Share]) -> list[Reply]:
-    """Answer a method's question for the clients of these cohorts, whose state is unchanged.
+    """Answer a method's question for the clients of these cohorts, without changing their state.
 
     The question need not bring the shared parameters. If it brings only other arrays, it refers to
-    the shared parameters of an earlier question of the round. Without any arrays it refers to the
-    clients' data alone. Raises `SettingsError` in a run with noise, because no answer can be
-    protected, and for a learner that answers none.
+    the shared parameters of an earlier question in the same round. If it brings no arrays, it
+    refers to the clients' data alone. Raises `SettingsError` in a run with noise, because answers
+    cannot be protected, and for a learner that answers no questions.
     """
     settings, learner = node.settings, node.learner
     if settings.privacy.mechanism != "none":

@@ -1,8 +1,8 @@
-"""What a node reports of its clients beside arrays: losses, errors, numbers of samples.
+"""Decide what a node reports about its clients besides arrays: losses, errors, sample counts.
 
-`privacy.metrics` chooses between everything, nothing, and the errors that choose and rank models,
-with noise (`trust/noised_errors.py`). The node's own choice of the models to keep uses the exact
-errors.
+With `privacy.metrics` a run chooses that nodes report everything, nothing, or only the errors by
+which models are chosen and ranked, with noise (`trust/noised_errors.py`). The node itself chooses
+the models to keep by the exact errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedproto_app.trust.privacy_loss import privacy_plan
 
 
 class Reporting:
-    """The last stage of a cohort's reply, where not all that is measured may leave.
+    """The last stage of a cohort's reply, in runs where not all results may leave the node.
 
     required: the metrics that every client evaluates.
     """
@@ -38,7 +38,7 @@ class Reporting:
         self._errors = None if plan is None else NoisedErrors.planned(plan, task, required)
 
     def applied(self, reply: Reply, order: Order) -> Reply:
-        """Take from the reply all that the server may not learn, in place, and return it."""
+        """Remove all that the server must not learn from the reply, in place, and return it."""
         evaluated = reply.metrics if reply.kept_rounds else {}
         reply.losses, reply.metrics, reply.kept_rounds = {}, {}, []
         if not self._counts_samples:

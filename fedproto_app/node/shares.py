@@ -1,4 +1,4 @@
-"""The cohorts of an order: their clients, and their size by the device's memory."""
+"""Split the clients of an order into cohorts, whose size depends on the device's memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedproto_app.settings import SMALL_COHORT
 from fedproto_app.strategies.common.learner import AnyLearner, Cohort, new_cohort
 from fedproto_app.tasks.task import AnyTask
 
-_WORK_SHARE = 1 / 2  # largest share of a GPU's memory for a cohort at work
-_MARGIN = 0.8  # of this share, because the memory needed is an estimate
+_WORK_SHARE = 1 / 2  # largest share of a GPU's memory for the cohort that is being processed
+_MARGIN = 0.8  # of this share is used, because the memory needed is only estimated
 
 
 class Share(NamedTuple):
@@ -27,7 +27,7 @@ class Share(NamedTuple):
     clients: list[str]
 
     def limited_to(self, shard: Shard) -> Share:
-        """Return the share without clients that the shard does not have (any more)."""
+        """Return the share without clients that are not, or no longer, in the shard."""
         return Share(self.place, [name for name in self.clients if name in shard.clients])
 
 
@@ -39,11 +39,11 @@ def shares_of(
     cohort_size: int,
     first_place: int = 0,
 ) -> list[Share]:
-    """Return the cohorts of an order for these clients, which are the same in every process.
+    """Split these clients of an order into cohorts. The cohorts are the same in every process.
 
-    Clients with most batches come first. The clients of a cohort then have similar numbers of
-    batches, so few wait for the longest. first_place: the number of cohorts that the order has
-    already, of models of other widths.
+    The clients are sorted by their number of batches, the largest first. The clients of a cohort
+    then have similar numbers of batches, so few wait long for the slowest. first_place: the number
+    of cohorts that the order already has, for models of other widths.
     """
     names = [client.name for client in _longest_first(clients, server_round, shard, task)]
     firsts = range(0, len(names), cohort_size)
@@ -58,16 +58,16 @@ def _longest_first(
 
 
 def size_by_memory(learner: AnyLearner, shard: Shard, order: Order, *, trains: bool) -> int:
-    """Return the cohort size on a GPU: as many clients as fit, at least `SMALL_COHORT`."""
+    """Return the cohort size for a GPU: as many clients as fit, but at least `SMALL_COHORT`."""
     device = learner.task.device
     room = min(_WORK_SHARE * memory_of(device), free_memory(device))
     return fitting(int(_MARGIN * room), learner, shard, order, trains=trains)
 
 
 def fitting(room: int, learner: AnyLearner, shard: Shard, order: Order, *, trains: bool) -> int:
-    """Return how many clients of an order fit into `room` bytes, at least `SMALL_COHORT`.
+    """Return how many clients of an order fit into `room` bytes, but at least `SMALL_COHORT`.
 
-    The estimate uses the client with most batches and the client with most samples, because all
+    The estimate uses the clients with the most batches and with the most samples, because all
     others are padded to their size.
     """
     clients = _longest_first(order.clients, order.server_round, shard, learner.task)
@@ -80,11 +80,12 @@ def fitting(room: int, learner: AnyLearner, shard: Shard, order: Order, *, train
 
 
 def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) -> int:
-    """Return an estimate of the bytes that this client of the task adds to a cohort.
+    """Return an estimate of the bytes that this client adds to a cohort.
 
-    Counts the samples once, and the parameters, the optimiser's state and the client's memory
-    twice, because of gradients and the stored state. If the client trains, the activations that a
-    batch saves for the backward pass also count twice. The estimate is the same on every device.
+    The samples are counted once. The parameters, the optimiser's state and the client's memory are
+    counted twice, because of gradients and the stored state. If the client trains, the activations
+    that a batch saves for the backward pass are also counted twice. The estimate is the same on
+    every device.
     """
     device, received, parameters = learner.task.device, order.guidance.arrays, {}
     for name, value in learner.initial_parameters().items():
@@ -98,8 +99,8 @@ def bytes_of(client: Any, learner: AnyLearner, order: Order, *, trains: bool) ->
 
 
 def _saved(cohort: Cohort, learner: AnyLearner, guidance: Guidance) -> int:
-    """Return the bytes that the forward pass of a step saves, without parameters. Shared memory
-    counts once."""
+    """Return the bytes that the forward pass of a step saves, without parameters. Memory that
+    tensors share is counted once."""
     learner.begin(cohort)
     context = learner.context(guidance, cohort)
     context.start_epoch()

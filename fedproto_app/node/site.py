@@ -1,6 +1,6 @@
-"""A node's own settings: its data, its state directory, its device, its limits.
+"""Read a node's own settings: its data, its state directory, its device, its limits.
 
-They come from the SuperNode's ``--node-config``: from the TOML file that its key ``site`` names,
+They come from the SuperNode's ``--node-config``: from the TOML file that the key ``site`` names,
 and from short keys (``data-source``, ``data-path``, …), which override the file. A run cannot
 change them. In a simulation one person owns all nodes, and the run sets them.
 """
@@ -44,7 +44,7 @@ from fedproto_app.settings.choice import (
 from fedproto_app.settings.data import ScalePair
 from fedproto_app.trust.privacy_ledger import SitePrivacy
 
-# Short keys of --node-config, and what they are called in a site's file.
+# The short keys of --node-config, and their names in a site's file.
 SHORT_KEYS = {
     "node-name": ("name",),
     "node-group": ("group",),
@@ -60,12 +60,13 @@ SHORT_KEYS = {
     "least-samples": ("limits", "least-samples"),
 }
 
-# Settings that describe the site's files. Missing ones are detected, never taken from the run.
+# Settings that describe the site's files. If one is missing, its value is detected from the files,
+# and never taken from the run.
 _OWN_FILES = (
     *("clients", "columns", "time_column", "client_column", "time_unit", "time_zone", "unfold"),
     *("missing", "missing_values", "repeated", "sheet", "header", "delimiter", "decimal", "scale"),
 )
-_LENT = ("known", "covariates", "holidays")  # of which the run says what it wants
+_LENT = ("known", "covariates", "holidays")  # the run says which of these it wants
 SHORT_KEYS |= {f"data-{kebab(name)}": ("data", kebab(name)) for name in (*_OWN_FILES, *_LENT)}
 
 
@@ -80,7 +81,7 @@ class SiteData(Section):
 
     source: Text | None = None
     path: str = ""
-    root: Text | None = None  # the folder that all data files lie in
+    root: Text | None = None  # the folder in which all data files must lie
     clients: NameList = ""
     columns: NameList = ""
     known: KnownList = ""  # the columns known in advance that a run may ask for
@@ -98,24 +99,24 @@ class SiteData(Section):
     header: Header = "auto"
     delimiter: Delimiter = "auto"
     decimal: Decimal = "auto"
-    scale: ScalePair = ""  # of clients without history
+    scale: ScalePair = ""  # for clients without history
     corrupt_images: Literal["refuse", "skip"] | None = None
     sequences: SiteSequences = SiteSequences()
 
 
 class Site(Section):
-    """A node's own settings. None leaves a setting to the run or to Flower."""
+    """A node's own settings. If one is None, the run or Flower decides."""
 
-    name: PlainName = ""  # does not change at a restart
-    group: PlainName = ""  # of all its clients, such as "office"
+    name: PlainName = ""  # stays the same after a restart
+    group: PlainName = ""  # the group of all its clients, such as "office"
     state_dir: Text | None = None
     device: Device | None = None
     threads: Count | None = None
     partition_id: CountOrZero | None = None
     num_partitions: Count = 1
     tells_classes: bool = False  # whether the server may learn the classes of its clients
-    shares_classes: bool = False  # whether other nodes may learn values by class of its clients
-    width_factor: Positive | None = None  # of the models of all its clients, among the run's
+    shares_classes: bool = False  # whether other nodes may learn its clients' values by class
+    width_factor: Positive | None = None  # of all its clients' models. The run must offer it
     audit: Text | None = None  # the file of the gate's audit log
     data: SiteData = SiteData()
     privacy: SitePrivacy = SitePrivacy()
@@ -125,28 +126,28 @@ class Site(Section):
 
     @property
     def label(self) -> str:
-        """The node's name, else the number of its partition of the data, else ""."""
+        """The node's name or, without one, the number of its data partition, or ""."""
         return self.name or ("" if self.partition_id is None else str(self.partition_id))
 
     @property
     def is_dealt(self) -> bool:
-        """Whether the node has a partition of one data set that all nodes hold.
+        """Whether the node's data are a partition of one data set that all nodes hold.
 
-        If not, the node has data of its own, and nobody learns how many samples of a class a client
-        has.
+        If not, the node has data of its own, and nobody learns how many samples of each class a
+        client has.
         """
         return self.partition_id is not None
 
     def reads(self, run: DataSettings) -> DataSettings:
         """Return the run's data settings, overridden by the site's.
 
-        Raises `SettingsError` if the site names no source, or a path outside its root.
+        Raises `SettingsError` if the site names no source, or names a path outside its root.
         """
         data = self.data
         if data.source is None:
             raise SettingsError(
-                "node config: data-source is not set, nor data.source in a site's file; a deployed "
-                "node reads only what its own --node-config names"
+                "node config: neither data-source nor data.source in a site's file is set; a "
+                "deployed node reads only what its own --node-config names"
             )
         update: dict[str, object] = {"source": data.source, "path": self._path("path")}
         update |= self._lends(run)
@@ -165,7 +166,7 @@ class Site(Section):
             update["least_periods"] = self.limits.least_periods
             scheme = {"scheme": "given"}
             update["clusters"] = run.clusters.model_copy(update=scheme)
-            # The site's images are its own, so none are reserved for a shared pool.
+            # The site's images are its own, so none of them are reserved for a shared pool.
             update["partition"] = run.partition.model_copy(
                 update={**scheme, "reserve_per_class": 0}
             )
@@ -174,14 +175,15 @@ class Site(Section):
         return read
 
     def _lends(self, run: DataSettings) -> dict[str, object]:
-        """Return the settings of columns known in advance: the run's wishes, from the site's files.
+        """Return the settings for the columns known in advance that the run wants.
 
-        Raises `SettingsError` for a column that the site's file does not lend.
+        They are read from the site's files. Raises `SettingsError` for a column that the site's
+        file does not lend.
         """
         if run.covariates and not run.known:
             raise SettingsError(
                 f"data.covariates = {run.covariates!r}: a deployed node reads only the table that "
-                "its site names; name the columns that the run wants in data.known"
+                "its site names; use data.known to name the columns that the run wants"
             )
         lent = {column.name: column for column in known_in(self.data.known)}
         columns = []
@@ -200,7 +202,7 @@ class Site(Section):
         }
 
     def _path(self, key: str) -> str:
-        """Return the absolute path of ``data.<key>``. Links must not lead out of the root."""
+        """Return the absolute path in ``data.<key>``. Links must not lead out of the root."""
         data, name = self.data, getattr(self.data, key)
         if not name:
             return ""
@@ -253,7 +255,7 @@ def site_file(path: Path) -> Site:
 
 
 def _from_file(file_name: object) -> tuple[dict[str, Any], Path | None]:
-    """Return the table in the site's file and the file, or {} and None without a file."""
+    """Return the table in the site's file and the file's path, or {} and None without a file."""
     if file_name is None:
         return {}, None
     if not isinstance(file_name, str) or not file_name:
@@ -270,9 +272,10 @@ def _from_file(file_name: object) -> tuple[dict[str, Any], Path | None]:
 
 
 def _placed(site: Site, file: Path, short: Mapping[tuple[str, ...], str]) -> Site:
-    """Return the site with paths relative to its file's folder, the default root of the data.
+    """Return the site with its paths resolved relative to the folder of its file.
 
-    short: the keys from the command line, whose paths are relative to the working directory.
+    This folder is also the default root of the data. short: the keys from the command line. Their
+    paths are relative to the working directory.
     """
     folder, update = file.parent, dict[str, object]()
     if ("data", "root") not in short:
@@ -286,7 +289,7 @@ def _placed(site: Site, file: Path, short: Mapping[tuple[str, ...], str]) -> Sit
 
 
 def _message(fault: Any, short: Mapping[tuple[str, ...], str], file: Path | None) -> str:
-    """Return one line for a fault, with the key as the operator wrote it."""
+    """Return one line about a fault, with the key as the operator wrote it."""
     location = tuple(str(part) for part in fault["loc"])
     if location in short:
         line = explain({**fault, "loc": (short[location],)}, Site)

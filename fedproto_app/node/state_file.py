@@ -1,15 +1,15 @@
-"""The SQLite file of a node with its clients' state of one run.
+"""Read and write the SQLite file in which a node stores its clients' state in one run.
 
     models    a client's parameters and memory after a round: what it predicts with
     training  the rest of the client's state after a round: what only further training needs
     records   the errors and the scale of a client's kept model, and the model's round
-    shared    the global model that clients were evaluated with in a round
+    shared    the global model with which clients were evaluated in a round
 
-Tensors are blobs of safetensors, one row per client and round. A transaction is written completely
-or not at all, also when the process is killed. Several processes of a machine may use the file at
-the same time. SQLite's rollback journal is used and not its write-ahead log: that would write every
-tensor twice. The file must lie on a disk of this machine, as SQLite's locks do not work reliably on
-a network disk.
+Tensors are blobs of safetensors, with one row per client and round. A transaction is written
+completely or not at all, even if the process is killed. Several processes of a machine may use the
+file at the same time. The file uses SQLite's rollback journal, because a write-ahead log would
+write every tensor twice. The file must lie on a disk of this machine, because SQLite's locks do not
+work reliably on a network disk.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fedproto_app.core.whole_file import make_private
 
 FILE_NAME = "state.sqlite"
 PARAMETERS = "parameters"
-MEMORY = "memory"  # what a method remembers of a client; some methods predict with it
-PERSONAL = "personal"  # a model derived from the shared one, evaluated and kept
+MEMORY = "memory"  # what a method remembers about a client. Some methods predict with it
+PERSONAL = "personal"  # a model that is derived from the shared one, evaluated and kept
 
-_APPLICATION_ID, _FORMAT = 0x46505253, 1  # "FPRS"; raise the format with every change of the schema
+_APPLICATION_ID, _FORMAT = 0x46505253, 1  # "FPRS". Increase the format if the schema changes
 _LOCK_SECONDS = 120.0
-_BUFFER_BYTES = 2**24  # of blobs that are made at once
+_BUFFER_BYTES = 2**24  # of blobs that are made at the same time
 _SCHEMA = """
     CREATE TABLE models (
         id INTEGER PRIMARY KEY, client TEXT, round INTEGER, tensors BLOB, UNIQUE (client, round));
@@ -56,35 +56,35 @@ Tensors = dict[str, Tensor]
 
 
 class StoredStates(NamedTuple):
-    """States [n, …] of some requested clients. places: their positions in the request."""
+    """The states [n, …] of some requested clients. places: their positions in the request."""
 
     places: list[int]
     tensors: Tensors
 
 
 class StateFile:
-    """The state file in a node's folder, created by the first transaction that writes."""
+    """The state file in a node's folder. The first transaction that writes creates it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.path = folder, folder / FILE_NAME
 
     @contextmanager
     def reading(self) -> Iterator[Tables]:
-        """The tables as of the last committed transaction. Raises `FedProtoError`."""
+        """Yield the tables as of the last committed transaction. Raises `FedProtoError`."""
         with _plain_errors(self.path), closing(_empty()) as empty:
             if not self.path.exists():
                 yield Tables(empty)
                 return
             with closing(self._connect("rw")) as database:
                 database.execute("BEGIN")
-                # It is new if another process is just creating it.
+                # The database is new if another process is just creating it.
                 yield Tables(empty if self._is_new(database) else database)
 
     @contextmanager
     def writing(self) -> Iterator[Tables]:
-        """A transaction, committed at the end unless an exception is raised.
+        """Yield the tables in a transaction, which is committed unless an exception is raised.
 
-        Raises `FedProtoError` if the file cannot be used and OSError if the disk is full.
+        Raises `FedProtoError` if the file cannot be used, and OSError if the disk is full.
         """
         make_private(self._folder)
         with suppress(FileExistsError):  # SQLite gives its other files the mode of this one
@@ -97,7 +97,7 @@ class StateFile:
             database.execute("COMMIT")
 
     def without_training(self) -> bytes:
-        """Return the bytes of a state file with everything but the table `training`."""
+        """Return the bytes of a copy of the file in which the table `training` is empty."""
         with _plain_errors(self.path), closing(self._connect("ro")) as database:
             self._is_new(database)
             with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
@@ -118,7 +118,7 @@ class StateFile:
         return database
 
     def _is_new(self, database: sqlite3.Connection) -> bool:
-        """Whether the database is empty. Raises `FedProtoError` if another program made it."""
+        """Return whether the database is empty. Another program's raises `FedProtoError`."""
         [application], [version] = (
             database.execute(f"PRAGMA {name}").fetchone()
             for name in ("application_id", "user_version")
@@ -127,11 +127,11 @@ class StateFile:
         if application == version == tables == 0:
             return True
         if application != _APPLICATION_ID:
-            raise FedProtoError(f"{self.path}: is a database of another program")
+            raise FedProtoError(f"{self.path}: is the database of another program")
         if version != _FORMAT:
             raise FedProtoError(
-                f"{self.path}: has format {version}, this version of fedproto-app reads "
-                f"{_FORMAT}; go on with the version that wrote it, or begin another run"
+                f"{self.path}: has format {version}, but this version of fedproto-app reads "
+                f"{_FORMAT}; continue with the version that wrote it, or start another run"
             )
         return False
 
@@ -143,9 +143,9 @@ class Tables:
         self._database = database
 
     def states(self, clients: Sequence[str], upto: int) -> list[StoredStates]:
-        """The clients' newest states of rounds ≤ `upto`, stacked, without clients that have none.
+        """Return the clients' newest states of rounds ≤ `upto`. Clients without one are left out.
 
-        Clients whose tensors have the same names and shapes come together.
+        The states of clients whose tensors have the same names and shapes are stacked.
         """
         newest = self._database.execute(
             "SELECT client, MAX(round) FROM training "
@@ -177,7 +177,7 @@ class Tables:
         ]
 
     def model(self, client: str, upto: int) -> Tensors:
-        """The client's newest model of rounds ≤ `upto`, empty if there is none."""
+        """Return the client's newest model of rounds ≤ `upto`, or {} if there is none."""
         row = self._database.execute(
             "SELECT tensors FROM models WHERE client = ? AND round <= ? ORDER BY round DESC",
             (client, upto),
@@ -187,7 +187,7 @@ class Tables:
     def put_states(
         self, clients: Sequence[str], server_round: int, tensors: Mapping[str, Tensor]
     ) -> None:
-        """Add the clients' states [n, …] after a round, and drop states of later rounds."""
+        """Add the clients' states [n, …] after a round, and delete states of later rounds."""
         for table in ("models", "training"):
             self._database.execute(
                 f"DELETE FROM {table} WHERE round > ? AND client IN {_CLIENTS}",
@@ -209,7 +209,7 @@ class Tables:
         )
 
     def rounds(self, table: str, clients: Sequence[str]) -> dict[str, list[int]]:
-        """The rounds of each client's rows in `models` or `training`, newest first."""
+        """Return the rounds of each client's rows in `models` or `training`, newest first."""
         rounds: dict[str, list[int]] = {client: [] for client in clients}
         for client, server_round in self._database.execute(
             f"SELECT client, round FROM {table} WHERE client IN {_CLIENTS} ORDER BY round DESC",
@@ -219,11 +219,11 @@ class Tables:
         return rounds
 
     def drop(self, table: str, rows: Iterable[tuple[str, int]]) -> None:
-        """Delete rows of a client and round from `models` or `training`."""
+        """Delete the rows with these clients and rounds from `models` or `training`."""
         self._database.executemany(f"DELETE FROM {table} WHERE client = ? AND round = ?", rows)
 
     def records(self, client: str | None = None) -> dict[str, list[tuple[int, str]]]:
-        """Each client's records with their rounds, newest first, or only the named client's."""
+        """Return each client's records with their rounds, newest first. client: only this one."""
         records: dict[str, list[tuple[int, str]]] = {}
         for name, server_round, text in self._database.execute(
             "SELECT client, round, record FROM records WHERE client = ? OR ? IS NULL "
@@ -241,7 +241,7 @@ class Tables:
         )
 
     def shared(self, server_round: int) -> Tensors:
-        """The global model of a round, empty if there is none."""
+        """Return the global model of a round, or {} if there is none."""
         row = self._database.execute(
             "SELECT tensors FROM shared WHERE round = ?", (server_round,)
         ).fetchone()
@@ -253,7 +253,7 @@ class Tables:
         self._database.execute("INSERT OR REPLACE INTO shared VALUES (?, ?)", (server_round, blob))
 
     def shared_rounds(self) -> set[int]:
-        """The rounds with a global model."""
+        """Return the rounds with a global model."""
         return {row[0] for row in self._database.execute("SELECT round FROM shared")}
 
     def drop_shared(self, rounds: Iterable[int]) -> None:
@@ -262,7 +262,7 @@ class Tables:
 
 
 def model_of(tensors: Mapping[str, Tensor]) -> Tensors:
-    """The tensors that a client predicts with, without what only training needs."""
+    """Return the tensors with which a client predicts, without those that only training needs."""
     return {name: value for name, value in tensors.items() if name.startswith(_MODEL_GROUPS)}
 
 
@@ -274,14 +274,14 @@ def node_folders(run: Path) -> list[Path]:
     folders = [path for path in sorted((run / "state").glob("*")) if holds_kept_models(path)]
     if not folders:
         raise FedProtoError(
-            f"{run}: no nodes' state in it; expected the folder of a simulation (sites keep "
-            "their own)"
+            f"{run}: no nodes' state in it; expected the folder of a simulation (deployed sites "
+            "keep their own state)"
         )
     return folders
 
 
 def holds_kept_models(folder: Path) -> bool:
-    """Whether the folder has the state of a node with a kept model."""
+    """Return whether the folder has the state of a node with a kept model."""
     if not (folder / FILE_NAME).exists():
         return False
     with StateFile(folder).reading() as tables:
@@ -289,7 +289,7 @@ def holds_kept_models(folder: Path) -> bool:
 
 
 def _loaded(blob: bytes) -> Tensors:
-    """Return the tensors in a blob of safetensors. Raises `SafetensorError` for other bytes."""
+    """Return the tensors in a blob of safetensors. Other bytes raise `SafetensorError`."""
     _header(blob)
     return safetensors.torch.load(blob)
 
@@ -303,7 +303,7 @@ class _Stack:
         if any(spans[name].start % value.element_size() for name, value in first.items()):
             raise SafetensorError("its tensors are not aligned")
         self._layout = {name: (v.dtype, v.shape, spans[name]) for name, v in first.items()}
-        # Rows begin at multiples of 8 bytes, so that numbers of any type can be viewed in place.
+        # Rows start at multiples of 8 bytes, so that numbers of any type can be viewed in place.
         self._rows, self._count = (
             torch.empty((capacity, -(-len(blob) // 8) * 8), dtype=torch.uint8),
             0,
@@ -316,7 +316,7 @@ class _Stack:
         self._count += 1
 
     def tensors(self) -> Tensors:
-        """The values [n, …], as views of the rows."""
+        """Return the values [n, …] as views of the rows."""
         rows = self._rows[: self._count]
         return {
             name: rows[:, span].view(dtype).view(self._count, *shape)
@@ -325,9 +325,9 @@ class _Stack:
 
 
 def _blobs(count: int, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """A blob of safetensors for each of `count` clients.
+    """Yield a blob of safetensors for each of `count` clients.
 
-    Their layout is the same, so safetensors lays out the first client's tensors alone.
+    All blobs have the same layout, so safetensors is needed only for the first client's tensors.
     """
     first = safetensors.torch.save({n: v[0].cpu().contiguous() for n, v in tensors.items()})
     header, spans = _header(first), _spans(first)
@@ -339,7 +339,7 @@ def _blobs(count: int, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
         for name, span in spans.items():
             values = tensors[name][start : start + size].cpu()
             values = values.reshape(size, values[0].numel())
-            if values.stride(1) != 1:  # the view as bytes needs neighbours
+            if values.stride(1) != 1:  # a view as bytes needs contiguous values
                 values = values.clone(memory_format=torch.contiguous_format)
             rows[:size, span] = values.view(torch.uint8)
         for row in rows[:size].numpy():
@@ -347,14 +347,14 @@ def _blobs(count: int, tensors: Mapping[str, Tensor]) -> Iterator[memoryview]:
 
 
 def _header(blob: bytes) -> bytes:
-    """The length and the JSON text at the start of a blob of safetensors."""
+    """Return the length and the JSON text at the start of a blob of safetensors."""
     if not isinstance(blob, bytes):
         raise SafetensorError(f"a {type(blob).__name__} instead of tensors")
     return blob[: 8 + int.from_bytes(blob[:8], "little")]
 
 
 def _spans(blob: bytes) -> dict[str, slice]:
-    """The bytes of each tensor in a blob of safetensors."""
+    """Return where the bytes of each tensor lie in a blob of safetensors."""
     header = _header(blob)
     offsets = {name: entry["data_offsets"] for name, entry in json.loads(header[8:]).items()}
     return {
@@ -378,7 +378,7 @@ def _create(database: sqlite3.Connection) -> None:
 
 @contextmanager
 def _plain_errors(path: Path) -> Iterator[None]:
-    """Turn SQLite's errors into one-line messages that say what is wrong with the file."""
+    """Turn SQLite's errors into messages of one line that say what is wrong with the file."""
     try:
         yield
     except sqlite3.Error as error:
@@ -390,7 +390,7 @@ def _plain_errors(path: Path) -> Iterator[None]:
         if "LOCK" in name or name.startswith(("SQLITE_BUSY", "SQLITE_PROTOCOL")):
             raise FedProtoError(
                 f"{path}: could not be locked ({error}); another process holds it, or it lies on a "
-                "network disk, where SQLite's locks do not work: keep state on a local disk"
+                "network disk, where SQLite's locks do not work; keep state on a local disk"
             ) from None
         raise FedProtoError(f"{path}: cannot be read or written: {error} ({name})") from None
     except SafetensorError as error:
@@ -399,6 +399,6 @@ def _plain_errors(path: Path) -> Iterator[None]:
 
 def _damaged(path: Path, error: Exception) -> FedProtoError:
     return FedProtoError(
-        f"{path}: is damaged or of another program ({error}); restore it from a backup, or remove "
-        "it, and its clients start anew"
+        f"{path}: is damaged or of another program ({error}); restore it from a backup, or "
+        "remove it, and its clients start anew"
     )

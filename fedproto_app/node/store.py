@@ -1,21 +1,21 @@
-"""The state of a node's clients: personal parameters, optimiser state, kept models, their records.
+"""Store the state of a node's clients: parameters, optimiser state, kept models and their records.
 
-A folder per run and node:
+Each node has a folder for each run:
 
     state.sqlite                    states, kept models, records, shared models (`state_file`)
     first-phase.safetensors         what a first phase left: an encoder, or totals of responses
-    c-<client>/vectors.safetensors  what it makes of a client's sequences
+    c-<client>/vectors.safetensors  the vectors that the encoder makes of a client's sequences
     settings.toml                   the run's settings
 
-States wait in memory until their order is done, or until the server's next checkpoint where the
-process works for the whole run. They are then written in one transaction, or in several if they
-exceed the memory limit. The server asks for states by round. Clients that were trained together
-share one copy of each tensor, on the device if all states fit there. States beyond the memory
-limit are written as they come, and are read from the file.
+States wait in memory until their order is done or, if the process works for the whole run, until
+the server's next checkpoint. They are then written in one transaction, or in several if they exceed
+the memory limit. The server asks for states by round. Clients that were trained together share one
+copy of each tensor, on the device if all states fit there. States beyond the memory limit are
+written at once, and are read from the file.
 
-Two or more states of each client stay in the file, and every state that the server may resume from
-(`rounds_needed`): its newest checkpoint may be a round behind the nodes, and if that checkpoint is
-damaged, the previous one two rounds.
+At least two states of each client stay in the file, and so does every state from which the server
+may resume (`rounds_needed`). The server's newest checkpoint may be one round behind the nodes. If
+this checkpoint is damaged, the previous one may be two rounds behind.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from fedproto_app.node.state_file import StateFile, StoredStates, Tables, Tensor
 SETTINGS_FILE = "settings.toml"
 FIRST_PHASE_FILE, VECTORS_FILE = "first-phase.safetensors", "vectors.safetensors"
 ORDER_BYTES = 2**27  # of states that wait for the end of their order
-_BACK = 3  # rounds from which a server may resume: the round in progress and its two checkpoints
-_STATE_SHARE = 1 / 3  # of a GPU's memory, for states that stay there
+_BACK = 3  # rounds from which a server may resume: the current round, and two with checkpoints
+_STATE_SHARE = 1 / 3  # of a GPU's memory is used for states that stay there
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ClientRecord:
-    """The errors of a client's kept model and its round (0: none yet).
+    """The errors of a client's kept model, and the model's round (0: none yet).
 
-    scale: the scale of its forecasts in the data's units (`Task.scale`). private: results for the
-    client's use alone (`Task.stays`). response: see `Task.response`.
+    scale: the scale of its forecasts in the data's units (`Task.scale`). private: results for use
+    by the client alone (`Task.stays`). response: see `Task.response`.
     """
 
     kept_round: int = 0
@@ -69,10 +69,10 @@ class ClientRecord:
 
 @dataclass(eq=False)
 class _Block:
-    """States [n, …] in memory after a round.
+    """States [n, …] after a round that are in memory.
 
-    newest_rows: the clients whose newest state is in these rows. kept_rows: the clients whose kept
-    model is in these rows and not in the file yet.
+    newest_rows: by row, the clients whose newest state is there. kept_rows: by row, the clients
+    whose kept model is there and not in the file yet.
     """
 
     server_round: int
@@ -82,19 +82,19 @@ class _Block:
 
     @property
     def size(self) -> int:
-        """Bytes of this machine's memory, without a GPU's."""
+        """The number of bytes in this machine's memory, without those on a GPU."""
         return sum(value.nbytes for value in self.tensors.values() if value.device.type == "cpu")
 
     def rows(self, places: Sequence[int]) -> Tensors:
-        """The tensors of these rows."""
+        """Return these rows of the tensors."""
         return {name: rows_of(value, places) for name, value in self.tensors.items()}
 
 
 class ClientStore:
     """The state of the clients of one node in one run.
 
-    An order begins with `begin` and ends with `settle`, but a reader needs neither. Other processes
-    may work for the node at the same time, for other clients.
+    An order begins with `begin` and ends with `settle`. Code that only reads calls neither. Other
+    processes may work for other clients of the node at the same time.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class ClientStore:
     ) -> None:
         """lasting: the process works for the whole run, so states wait for `flush`.
 
-        limit: bytes of states that may wait in memory. clients: number of the node's clients, if
-        states that cannot all wait are to be written at once. device_limit: bytes of states that
-        may stay on the device on which they were made.
+        limit: the bytes of states that may wait in memory. clients: the number of the node's
+        clients. It is needed to see beforehand that not all states can wait, which are then written
+        at once. device_limit: the bytes of states that may stay on the device where they were made.
         """
         self._folder, self._file = folder, StateFile(folder)
         self._limit, self._lasting = limit, lasting
@@ -125,7 +125,7 @@ class ClientStore:
         self._changed: set[str] = set()  # clients with unwritten records
 
     def begin(self, server_round: int) -> None:
-        """An order of this round is about to be carried out."""
+        """Called before an order of this round is carried out."""
         self._round = server_round
         if not self._lasting:
             self._marks = [server_round - back for back in range(_BACK)]
@@ -133,18 +133,18 @@ class ClientStore:
             self._marks = [server_round - 1]  # the server resumed from this round
 
     def settle(self) -> None:
-        """The order is done: write its results, unless they wait for `flush`."""
+        """Called when the order is done. Write its results, unless they wait for `flush`."""
         if not self._lasting:
             self._write()
 
     def flush(self) -> None:
-        """Write everything that waits: the server is about to write its checkpoint."""
+        """Write everything that waits. Called before the server writes a checkpoint."""
         if self._lasting and self._round not in self._marks:
             self._marks = [self._round, *self._marks][:_BACK]
         self._write()
 
     def read_states(self, clients: Sequence[str], upto: int) -> list[StoredStates]:
-        """The clients' newest states of rounds ≤ `upto`, without clients that have none."""
+        """Return the clients' newest states of rounds ≤ `upto`. Clients without are left out."""
         blocks: dict[_Block, list[tuple[int, int]]] = {}
         elsewhere = []
         for place, client in enumerate(clients):
@@ -172,7 +172,8 @@ class ClientStore:
     ) -> None:
         """Add the clients' states [n, …] after a round.
 
-        States of the same and of later rounds are replaced: the server has gone back.
+        They replace states of the same round and of later rounds. Such states exist if the server
+        has gone back.
         """
         size = sum(value.nbytes for value in tensors.values()) * self._clients // len(clients)
         copied: Tensors | None = None
@@ -183,7 +184,7 @@ class ClientStore:
         else:
             with self._writing() as tables:
                 self._put_states(tables, clients, server_round, tensors)
-        # Only now, so that a write that fails leaves the earlier states.
+        # Done only now, so that the earlier states stay if a write fails.
         replaced = set()
         for client in clients:
             if client in self._newest:
@@ -202,7 +203,7 @@ class ClientStore:
             self._newest, self._size = {}, 0
 
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Remember the global model that the clients are about to be evaluated with."""
+        """Remember the global model with which the clients are about to be evaluated."""
         if self._lasting:
             rounds = self._kept_rounds()
             self._shared = {r: model for r, model in self._shared.items() if r in rounds}
@@ -212,7 +213,7 @@ class ClientStore:
                 self._put_shared(tables, server_round, tensors)
 
     def read_shared(self, server_round: int) -> Tensors:
-        """The global model of a round. Raises `FedProtoError` if the node no longer has it."""
+        """Return the global model of a round. Raises `FedProtoError` if it is no longer stored."""
         if server_round in self._shared:
             return self._shared[server_round]
         with self._file.reading() as tables:
@@ -221,10 +222,10 @@ class ClientStore:
         raise FedProtoError(f"the shared model of round {server_round} is no longer stored")
 
     def record(self, client: str, before: int | None = None) -> ClientRecord:
-        """The record of the client's kept model.
+        """Return the record of the client's kept model.
 
-        before: a round that is done for the first time or, after the server has resumed, again.
-        Records of this round and of later rounds are then dropped.
+        before: a round that is about to be carried out, perhaps again because the server has
+        resumed. Records of this round and of later rounds are then dropped.
         """
         records = self._all_records().get(client, [])
         if before is not None and records and records[0].kept_round >= before:
@@ -250,7 +251,10 @@ class ClientStore:
             block.kept_rows[row] = client
 
     def read_kept(self, client: str) -> Tensors | None:
-        """The kept model's tensors, personal over shared, or None if there is none."""
+        """Return the tensors of the client's kept model, or None without one.
+
+        A personal tensor replaces a shared one with the same name.
+        """
         with self._file.reading() as tables:
             if client not in self._changed:  # another process may have dropped the model since
                 self._all_records()[client] = _parsed(tables.records(client)).get(client, [])
@@ -260,33 +264,33 @@ class ClientStore:
             return {**shared, **tables.model(client, kept_round)} or None
 
     def kept_clients(self) -> list[str]:
-        """The clients that have a kept model, by name."""
+        """Return the clients that have a kept model, sorted by name."""
         return sorted(client for client, records in self._all_records().items() if records)
 
     def write_settings(self, table: Mapping[str, Any]) -> None:
-        """Keep the run's settings, once: a kept model is built again from them."""
+        """Write the run's settings once. They are needed to rebuild a kept model."""
         path = self._folder / SETTINGS_FILE
         if not path.exists():
             make_private(self._folder)
             content = tomli_w.dumps(table).encode()
             write_whole(path, content, durable=True, private=True, concurrent=True)
 
-    # --- files that can be computed again, so a damaged one counts as missing ---------------------
+    # --- files that can be computed again: a damaged one is treated as missing --------------------
 
     def write_first_phase(self, tensors: Mapping[str, Tensor]) -> None:
-        """Store what a first phase left, which the node's clients share from now on."""
+        """Store the result of a first phase, which the node's clients share from now on."""
         _write(self._folder / FIRST_PHASE_FILE, tensors)
 
     def read_first_phase(self) -> Tensors:
-        """Return the last tensors, empty if none can be read."""
+        """Return the tensors that were stored last, or {} if none can be read."""
         return _read(self._folder / FIRST_PHASE_FILE)
 
     def write_vectors(self, client: str, digest: str, vectors: Tensor) -> None:
-        """Store the client's vectors [n, D], computed by the encoder with this digest."""
+        """Store the client's vectors [n, D], which the encoder with this digest computed."""
         _write(self._folder / file_name(client) / VECTORS_FILE, {digest: vectors})
 
     def read_vectors(self, client: str, digest: str) -> Tensor | None:
-        """Return the vectors computed by the encoder with this digest, or None."""
+        """Return the vectors that the encoder with this digest computed, or None."""
         return _read(self._folder / file_name(client) / VECTORS_FILE).get(digest)
 
     # --- blocks in memory -------------------------------------------------------------------------
@@ -298,7 +302,7 @@ class ClientStore:
         self._unwritten |= set(clients)
 
     def _thin_out(self, block: _Block) -> None:
-        """Copy the rows of the block that are still needed, if these are few, and drop it."""
+        """If few rows of the block are still needed, copy these rows and drop the block."""
         if 2 * len(block.newest_rows) > len(next(iter(block.tensors.values()))):
             return
         self._size -= block.size
@@ -334,12 +338,12 @@ class ClientStore:
         self._changed = set()
 
     def _writing(self) -> AbstractContextManager[Tables]:
-        """A transaction. The records are read before it: a second connection would wait for it."""
+        """Return a transaction. Records are read first, as another connection would wait for it."""
         self._all_records()
         return self._file.writing()
 
     def _put_waiting(self, tables: Tables) -> None:
-        """Write all that waits but the records."""
+        """Write everything that waits, except the records."""
         kept_blocks = {block: None for block, _ in self._kept.values()}
         for block in kept_blocks:
             rows = [row for row in block.kept_rows if row not in block.newest_rows]
@@ -355,7 +359,7 @@ class ClientStore:
             self._put_states(tables, names, block.server_round, block.rows(rows))
 
     def _forget_waiting(self) -> None:
-        """What waited is in the file: drop kept models from memory."""
+        """Drop kept models from memory, because what waited is now in the file."""
         for block in {block: None for block, _ in self._kept.values()}:
             if not block.newest_rows:
                 self._size -= block.size
@@ -369,7 +373,7 @@ class ClientStore:
         server_round: int,
         tensors: Mapping[str, Tensor],
     ) -> None:
-        """Write states, and drop the clients' rows that are not needed any more."""
+        """Write states, and drop those rows of the clients that are no longer needed."""
         tables.put_states(clients, server_round, tensors)
         training, models = (tables.rounds(table, clients) for table in ("training", "models"))
         unneeded: dict[str, list[tuple[str, int]]] = {"training": [], "models": []}
@@ -408,14 +412,15 @@ class ClientStore:
         return rounds_needed([r.kept_round for r in records], self._marks, at_least=1)
 
     def _kept_rounds(self) -> set[int]:
-        """The rounds of all clients' kept models."""
+        """Return the rounds of all clients' kept models."""
         return set().union(*map(self._rounds_of, self._all_records().values()))
 
 
 class _Memory(NamedTuple):
     """The stores of a worker's nodes, by folder.
 
-    limit: bytes of states that may wait in each store. nodes: number of nodes in the simulation.
+    limit: the bytes of states that may wait in each store. nodes: the number of nodes in the
+    simulation.
     """
 
     limit: int
@@ -427,9 +432,10 @@ _memory: _Memory | None = None  # set in a worker that keeps state in memory
 
 
 def keep_state_in_memory(limit: int, nodes: int = 1) -> None:
-    """Let this process, which works for a simulation of so many nodes, keep states until `flush`.
+    """Let this process keep states in memory until `flush`. It works for a whole simulation.
 
-    limit: bytes for the state of a node. 0 keeps none in memory.
+    limit: the bytes for the state of one node. With 0, no state is kept in memory. nodes: the
+    number of nodes in the simulation.
     """
     global _memory
     _memory = _Memory(limit, nodes, {}) if limit else None
@@ -456,7 +462,7 @@ def flush() -> None:
 def _tell_of_lost_states(tables: Tables, clients: Sequence[str], upto: int) -> None:
     """Log the clients that start anew because the server went back further than states are kept.
 
-    So it is after the restoration of an old backup of the server. upto: the round that it has.
+    This happens if an old backup of the server was restored. upto: the round of that backup.
     """
     rounds = tables.rounds("training", clients) if upto else {}
     lost = [client for client, newest in rounds.items() if newest and newest[0] >= upto + _BACK]
@@ -466,10 +472,11 @@ def _tell_of_lost_states(tables: Tables, clients: Sequence[str], upto: int) -> N
 
 
 def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) -> set[int]:
-    """The versions of something that must be kept, by their rounds, newest first.
+    """Return the rounds whose versions of something must be kept.
 
-    marks: the rounds that the server may resume from, newest first. Each needs the newest version
-    up to it. If there are fewer than three, versions before the oldest mark may be needed too.
+    rounds: the rounds of all versions, newest first. marks: the rounds from which the server may
+    resume, newest first. Each mark needs the newest version that is not later than itself. If there
+    are fewer than three marks, versions before the oldest mark may be needed too.
     """
     needed_rounds = set(rounds[:at_least])
     for mark in marks:
@@ -481,19 +488,19 @@ def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) ->
 
 
 def rows_of(value: Tensor, rows: Sequence[int]) -> Tensor:
-    """Rows of a tensor [n, …]. Consecutive rows are not copied."""
+    """Return rows of a tensor [n, …]. Consecutive rows are not copied."""
     if list(rows) == list(range(rows[0], rows[0] + len(rows))):
         return value[rows[0] : rows[0] + len(rows)]
     return value[list(rows)]
 
 
 def flatten(groups: Mapping[str, Mapping[str, Tensor]]) -> Tensors:
-    """{"parameters": {"w": …}} → {"parameters/w": …}, the names of stored tensors."""
+    """Turn {"parameters": {"w": …}} into {"parameters/w": …}, the names of stored tensors."""
     return {f"{group}/{n}": v for group, tensors in groups.items() for n, v in tensors.items()}
 
 
 def unflatten(tensors: Mapping[str, Tensor], group: str) -> Tensors:
-    """The tensors of one group, without the group's prefix."""
+    """Return the tensors of one group, under names without the group's prefix."""
     prefix = group + "/"
     return {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
 
@@ -505,27 +512,27 @@ def _parsed(records: Mapping[str, Sequence[tuple[int, str]]]) -> dict[str, list[
 
 
 def _record(client: str, text: str) -> ClientRecord:
-    """Return the record that the text holds. Raises `FedProtoError` if it holds none."""
+    """Return the record in the text. Raises `FedProtoError` if the text holds no record."""
     try:
         record = ClientRecord(**json.loads(text))
         tables = (record.metrics, record.scale, record.private)
         numbers = [value for table in tables for value in table.values()]
         if not all(isinstance(value, int | float) for value in (record.kept_round, *numbers)):
-            raise TypeError("a value is no number")
+            raise TypeError("a value is not a number")
     except (AttributeError, TypeError, ValueError) as error:
         raise FedProtoError(
-            f"the state file is damaged: the record of client {client!r}: {error}"
+            f"the state file is damaged, in the record of client {client!r}: {error}"
         ) from None
     return record
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> Tensors:
-    """A copy that later training does not change."""
+    """Return a copy that later training does not change."""
     return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
 
 
 def _copied_on_device(tensors: Mapping[str, Tensor]) -> Tensors:
-    """A copy on the tensors' device, or in this machine's memory if the device has none left."""
+    """Return a copy on the tensors' device or, if this is full, in this machine's memory."""
     try:
         return {name: value.detach().clone() for name, value in tensors.items()}
     except torch.OutOfMemoryError:
@@ -533,7 +540,7 @@ def _copied_on_device(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def file_name(client: str) -> str:
-    """Return a file name without path separators, which ends in a hash if the name is long."""
+    """Return a file name without path separators for a client. Long names end in a hash."""
     quoted = "c-" + quote(client, safe=" +=@,")
     if len(quoted) <= 120:
         return quoted

@@ -37,9 +37,9 @@ from fedproto_app.strategies.common.learner import (
 
 DIVERGED = "training diverged; its last good model stays"
 _log = logging.getLogger(__name__)
-_WEIGHED_TOGETHER = 16  # models summed at a time, which bounds the memory of the sum
+_WEIGHED_TOGETHER = 16  # models that are summed at a time, to limit the memory of the sum
 
-# What becomes of the values that the clients of a cohort send, before they are put into a reply.
+# A stage changes the values that the clients of a cohort send, before they are put into a reply.
 Stage: TypeAlias = Callable[[Contribution, Cohort, Order], Contribution]
 
 
@@ -57,8 +57,8 @@ class Node:
         protection: Protection | None = None,
     ) -> None:
         """tells_classes: whether the server may learn how many samples of a class a client has.
-        protection: the stage that clips and noises all values that clients send, if there is
-        noise."""
+        protection: the stage that clips all values that clients send and adds noise to them, or
+        None without noise."""
         self._tells_classes = tells_classes
         self.settings, self._shard, self.store, self.learner = settings, shard, store, learner
         self._sent_after_training = [r for r in learner.releases if r.when != "question"]
@@ -94,7 +94,7 @@ class Node:
     def replies(
         self, work: Callable[[Order, Share], Reply], order: Order, shares: Iterable[Share]
     ) -> list[Reply]:
-        """Return the cohorts' replies, without what the server must not learn."""
+        """Return the replies of the cohorts, without anything that the server must not learn."""
         of_order = partial(work, order)
         replies = [reply for share in shares for reply in in_halves(of_order, share)]
         reporting = self._reporting
@@ -116,7 +116,7 @@ class Node:
         context = self.learner.context(order.guidance, cohort)
         losses = train_cohort(self.learner, cohort, context)
         outgoing = self._contribution(cohort, context, order)
-        # Evaluate before any state changes: the device's memory may not suffice (`in_halves`).
+        # Evaluate before any state changes, as the device's memory may not suffice (`in_halves`).
         results = self.learner.evaluate(cohort, order.guidance) if order.evaluate else None
         for stage in self._stages:
             outgoing = stage(outgoing, cohort, order)
@@ -140,7 +140,7 @@ class Node:
         return reply
 
     def _contribution(self, cohort: Cohort, context: Context, order: Order) -> Contribution:
-        """Return what the clients send if no stage changes it. Diverged clients send nothing."""
+        """Return what the clients send before any stage. Diverged clients send nothing."""
         values = [*cohort.parameters.values(), *cohort.memory_tensors().values()]
         finite = _finite_rows(values) if values else []
         diverged = [row for row, is_finite in enumerate(finite) if not is_finite]
@@ -154,7 +154,7 @@ class Node:
         )
 
     def _limited(self, outgoing: Contribution, cohort: Cohort, order: Order) -> Contribution:
-        """Multiply each client's sums of samples by the share that counts (`most_samples`)."""
+        """Scale a client's sums over its samples down if it has more than `most_samples`."""
         if min(cohort.shares, default=1.0) == 1.0:
             return outgoing
         sums = {
@@ -184,7 +184,7 @@ class Node:
             reply.metrics = of_shared(used)
             judged = replace(cohort, parameters=personal)
         results = self.learner.evaluate(judged, guidance)
-        # A client that only receives never trains, so its model is stored here.
+        # A client that only receives never trains, so its model has to be stored here.
         receiving = [row for row, count in enumerate(cohort.samples.train_samples) if not count]
         self._save(cohort, sorted({*changed, *receiving}))
         if personal is not None:
@@ -193,7 +193,7 @@ class Node:
         return reply
 
     def load(self, share: Share, order: Order, upto: int, *, trains: bool = True) -> Cohort:
-        """Return the clients with their state as of a round and the order's shared parameters."""
+        """Return the clients with their state of round `upto` and the order's shared parameters."""
         clients: list[ClientData] = [self._shard.clients[name] for name in share.clients]
         parameters = {}
         for name, value in self.learner.initial_parameters().items():
@@ -211,38 +211,38 @@ class Node:
         state = self._state(cohort)
         for places, stored in self.store.read_states(share.clients, upto) if state else ():
             if stored.keys().isdisjoint(state):
-                continue  # these clients were evaluated, but never trained
+                continue  # these clients have been evaluated, but have never trained
             if missing := sorted(state.keys() - stored.keys()):
                 client = share.clients[places[0]]
                 raise FedProtoError(
-                    f"the state of client {client!r} has no {missing[0]!r}: go on with the version "
-                    "of fedproto-app that wrote it, or begin another run"
+                    f"the state of client {client!r} has no {missing[0]!r}; continue with the "
+                    "version of fedproto-app that wrote it, or start another run"
                 )
             if mismatched := [n for n, t in state.items() if stored[n].shape[1:] != t.shape[1:]]:
                 raise FedProtoError(
                     f"the state of client {share.clients[places[0]]!r} is of a model of another "
-                    f"size: {mismatched[0]!r} is {list(stored[mismatched[0]].shape[1:])}, by the "
-                    f"settings {list(state[mismatched[0]].shape[1:])}; did this site's "
-                    "width-factor change?"
+                    f"size: {mismatched[0]!r} is {list(stored[mismatched[0]].shape[1:])}, but "
+                    f"according to the settings {list(state[mismatched[0]].shape[1:])}; did this "
+                    "site's width-factor change?"
                 )
             devices = {tensor.device for tensor in state.values()}
             indices = {device: torch.tensor(places, device=device) for device in devices}
             for name, tensor in state.items():
-                if len(places) == len(clients):  # all, in their order
+                if len(places) == len(clients):  # all clients, in their order
                     tensor.copy_(stored[name])
                 else:
                     tensor[indices[tensor.device]] = stored[name].to(tensor.device)
         return cohort
 
     def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
-        """Write the personal state of the clients in these rows. The others keep theirs."""
+        """Write the personal state of the clients in these rows. Other clients keep their state."""
         if rows and (state := self._state(cohort)):
             names = [cohort.names[row] for row in rows]
             personal = {name: rows_of(value, rows) for name, value in state.items()}
             self.store.write_states(names, cohort.server_round, personal)
 
     def _save_personal(self, cohort: Cohort, models: dict[str, Tensor]) -> None:
-        """Write these models [K, …] beside the state that the clients' training continues from."""
+        """Write these models [K, …] beside the state from which the clients' training continues."""
         personal = flatten({PERSONAL: models})
         states = self.store.read_states(cohort.names, cohort.server_round)
         stored = {place for block in states for place in block.places}
@@ -274,10 +274,10 @@ class Node:
         *,
         final: bool,
     ) -> None:
-        """Add the cohort's metrics to the reply, and keep final models with a client's lowest
-        validation error so far.
+        """Add the cohort's metrics to the reply. Keep a client's final model if its validation
+        error is the client's lowest so far.
 
-        final: whether the clients continue with these models, instead of the server's average.
+        final: whether the clients continue with these models instead of the server's average.
         """
         metrics = self._reported(results)
         reply.metrics |= {
@@ -293,7 +293,7 @@ class Node:
             record = self.store.record(client, before=order.server_round)
             errors = {metric.name: metrics[metric][row] for metric in self._required}
             best = record.metrics.get(criterion, math.nan)
-            # The first model is kept even if its error is not finite: the server then refuses it.
+            # The first model is kept even if its error is not finite. The server then refuses it.
             if math.isnan(best) or self.settings.keep == "last" or errors[criterion] < best:
                 data = self._shard.clients[client]
                 record = ClientRecord(
@@ -327,22 +327,24 @@ class Node:
 
 
 def in_halves(work: Callable[[Share], Reply], share: Share) -> list[Reply]:
-    """Return the reply of a cohort, or of its halves if the device's memory does not suffice.
+    """Return the reply of a cohort. If the device's memory does not suffice, return its halves'.
 
-    work: must not change any state before its last large allocation on the device. Raises
-    MemoryError if a single client is too much.
+    work: carries out the work for a cohort. It must not change any state before its last large
+    allocation on the device. Raises MemoryError if even a single client needs too much memory.
     """
     try:
         return [work(share)]
     except torch.OutOfMemoryError:
         if len(share.clients) == 1:
             raise MemoryError(f"{share.clients[0]} alone is too much for the device") from None
-    # Not in the handler: its exception keeps the cohort's tensors alive.
+    # Continue outside of the handler, whose exception keeps the cohort's tensors alive.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     middle = -(-len(share.clients) // 2)
     _log.warning(
-        "a cohort of %d clients is too much for the device: %d at once", len(share.clients), middle
+        "a cohort of %d clients is too large for the device: %d at a time",
+        len(share.clients),
+        middle,
     )
     halves = share.clients[:middle], share.clients[middle:]
     return [reply for half in halves for reply in in_halves(work, Share(share.place, half))]
@@ -353,7 +355,7 @@ def require_declared(
 ) -> None:
     """Raise `SettingsError` for arrays that none of these releases of the learner declares.
 
-    field: what else the missing declaration says, for the message.
+    field: a further argument of the missing declaration, for the message.
     """
     declared = {name for r in releases for name in (*r.arrays, *r.under_masks)}
     if undeclared := sorted(outgoing.arrays.keys() - declared):
@@ -367,11 +369,11 @@ def require_declared(
 
 
 def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
-    """Return for each client whether all its values [K, …] are finite."""
+    """Return for each client whether all of its values are finite. values: [K, …] each."""
     flat = [value.reshape(len(value), -1) for value in values]
-    # A finite sum proves that all terms are finite, and is sixty times as fast to compute.
+    # If a sum is finite, all its terms are. To compute the sum is sixty times as fast.
     finite = torch.stack([value.sum(dim=1).isfinite() for value in flat]).all(dim=0)
-    if not finite.all():  # finite terms may also overflow
+    if not finite.all():  # the sum of finite terms may overflow
         finite = torch.stack([value.isfinite().all(dim=1) for value in flat]).all(dim=0)
     flags: list[bool] = finite.tolist()
     return flags
@@ -384,7 +386,10 @@ def new_reply(cohort: Cohort, rows: Sequence[int], share: Share, order: Order) -
 
 
 def _shortened(outgoing: Contribution, cohort: Cohort, order: Order) -> Contribution:
-    """Shorten each model's step from the model of the order to the longest that is allowed."""
+    """Limit how far each model has moved from the order's model.
+
+    A longer step is scaled down to the longest allowed.
+    """
     start = order.guidance.arrays
     if not (outgoing.model and outgoing.model.keys() <= start.keys()):
         return outgoing
@@ -395,11 +400,11 @@ def _shortened(outgoing: Contribution, cohort: Cohort, order: Order) -> Contribu
 def _weighted_sums(
     models: Mapping[str, Tensor], rows: Sequence[int], weights: Sequence[int]
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the sums of the shared parameters of the clients in these rows, with their weights.
+    """Return the weighted sums of the shared parameters over the clients in these rows.
 
-    The sum is taken client by client, because the order within a sum over an axis depends on the
-    memory layout. It is computed on the models' device, for all parameters at once, and copied
-    once.
+    The sum is formed client by client, because the order in which torch sums over an axis depends
+    on the memory layout. It is formed on the models' device for all parameters at once, and copied
+    from there once.
     """
     if not (models and rows):
         return {}
@@ -419,7 +424,7 @@ def _weighted_sums(
 
 
 def arrays_of(outgoing: Contribution, rows: Sequence[int]) -> tuple[Arrays, list[list[int]]]:
-    """Return the arrays that the clients in these rows send, and the classes of their rows."""
+    """Return the arrays that the clients in these rows send, and the classes of the array rows."""
     if outgoing.present is None:
         return {name: array[list(rows)] for name, array in outgoing.arrays.items()}, []
     present = outgoing.present.cpu()

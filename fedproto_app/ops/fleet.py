@@ -1,15 +1,15 @@
-"""Starts a SuperLink so that sites reach one port, and there only what nodes need.
+"""Start a SuperLink of which sites can reach only one port, and there only what nodes need.
 
     python -m fedproto_app.ops.fleet --sites 0.0.0.0:9092 --users 127.0.0.1:8000 \\
         --ca ca.crt --certificate server.pem --key server.key -- FLAGS OF flower-superlink
 
 The users' port lets anyone submit runs without a password, so sites must not reach it. Up to
-version 1.39 Flower has a separate port for SuperNodes, which speak gRPC. From 1.40 on they
-speak HTTP, on the users' port. There this program listens at the sites' port and passes on calls of
-the Fleet API, /v1/fleet/..., and no others. This module knows the difference. Nothing else does.
+version 1.39, Flower has a separate port for SuperNodes, which speak gRPC. From 1.40 on they speak
+HTTP, on the users' port. With these versions, this program listens at the sites' port and passes on
+calls of the Fleet API, /v1/fleet/..., and no other calls. Only this module knows the difference.
 
 Flower stores replies of any size. Here a reply that is larger than --largest-reply is refused
-before it is stored, with a status at which a SuperNode gives that reply up and goes on.
+before it is stored. It gets a status at which a SuperNode gives up that reply and continues.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-# Flower cuts arrays into parts of 5 MB. A node's other requests are smaller than its app, 10 MB.
+# Flower cuts arrays into parts of 5 MB. A node's other requests are smaller than an app, 10 MB.
 LARGEST_BODY = 64 * 2**20
-# The SuperLink reads a request into memory before it looks at the signature.
-LARGEST_SUM = 2**30  # bytes of the requests that are passed on at one time
+# The SuperLink reads a request into memory before it checks the signature.
+LARGEST_SUM = 2**30  # bytes of the requests that are passed on at the same time
 MOST_CONNECTIONS = 2000  # a node opens at most four
 
-_GRPC_VERSION = "1.39.0"  # of Flower; `_serve_with_grpc` changes names of its modules
+_GRPC_VERSION = "1.39.0"  # of Flower. `_serve_with_grpc` replaces names in its modules
 
 _PREFIX = "/v1/fleet/"
 _REPLY_CALLS = ("push-messages", "push-object")
@@ -62,17 +62,17 @@ _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:/\s]+)):(?P<port>[
 _SUPERLINK = "import sys; from fedproto_app.ops import fleet; fleet.become_superlink(sys.argv[1:])"
 _LONGEST_WAIT = 60_000  # milliseconds for the database
 _START_DEADLINE = 300.0  # seconds until the SuperLink must answer. 60 were too few at a load of 14
-_CALL_DEADLINE = 300.0  # seconds for a request and its answer, however slow the node
-_HEAD_DEADLINE = 20  # seconds to a request's path and headers; nodes close idle connections after 5
-_BEHIND, _AHEAD = 305.0, 5.0  # seconds by which Flower lets the time of a node's signature differ
+_CALL_DEADLINE = 300.0  # seconds for a request and its answer, however slow the node is
+_HEAD_DEADLINE = 20  # seconds for a request's path and headers. Nodes close idle connections at 5
+_BEHIND, _AHEAD = 305.0, 5.0  # seconds by which a node's signature may be behind or ahead of Flower
 _TIME_HEADER = "flwr-timestamp"
-# They pass, and Flower's `flwr-…`. Others do not: a SuperLink would believe X-Forwarded-For.
+# Only these headers and Flower's `flwr-…` pass. A SuperLink would believe X-Forwarded-For.
 _REQUEST_HEADERS = {b"accept", b"accept-encoding", b"content-length", b"content-type"}
 _HOP_BY_HOP = {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer"}
 
 
 class Address(NamedTuple):
-    """Where a program listens. host: a name, an IPv4 or an IPv6 address without brackets."""
+    """Where a program listens. host: a name, or an IPv4 or IPv6 address without brackets."""
 
     host: str
     port: int
@@ -82,7 +82,7 @@ class Address(NamedTuple):
 
     @property
     def from_here(self) -> Address:
-        """Where this machine reaches the program, which may listen at every address."""
+        """The address at which this machine reaches the program, even if that listens at all."""
         with suppress(ValueError):
             address = ip_address(self.host)
             if address.is_unspecified:
@@ -91,7 +91,7 @@ class Address(NamedTuple):
 
 
 def read_address(text: str) -> Address:
-    """Return the address written as HOST:PORT, or [HOST]:PORT for IPv6.
+    """Return the address in a text such as HOST:PORT, or [HOST]:PORT for IPv6.
 
     A missing host is refused, because it would mean every network of the machine.
     """
@@ -103,7 +103,7 @@ def read_address(text: str) -> Address:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Become the SuperLink, or start it and listen for the nodes until either ends."""
+    """Become the SuperLink, or start one and listen for its nodes until either program ends."""
     options = _parser().parse_args(arguments)
     users: Address = options.users
     flags = [
@@ -120,9 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         trust = ssl.create_default_context(cafile=options.ca)
     except ssl.SSLError:
         raise SystemExit(f"error: --ca {options.ca}: is not a certificate") from None
-    trust.check_hostname = False  # this machine asks itself, by an address without a name
+    trust.check_hostname = False  # this machine calls itself, at an address without a name
     connections = _connections()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of finally
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs `finally`
     superlink = subprocess.Popen(command)
     try:
         asyncio.run(_serve(options, trust, superlink, connections, quota))
@@ -145,24 +145,24 @@ def become_superlink(flags: Sequence[str]) -> None:
 
 
 def be_patient() -> None:
-    """Let calls wait for the database as long as others write.
+    """Let calls wait for the database while other calls write.
 
-    When a run begins on a hundred nodes they all write at once. Flower waits for 5 s, then answers
-    "database is locked", at which a SuperNode ends.
+    When a run begins on a hundred nodes, they all write at the same time. Flower waits for 5 s and
+    then answers "database is locked", at which a SuperNode ends.
     """
     module: Any = importlib.import_module("flwr.supercore.sql_mixin")
     module.SQLITE_PRAGMAS = (*module.SQLITE_PRAGMAS, ("busy_timeout", str(_LONGEST_WAIT)))
 
 
 def _serve_with_grpc(flags: Sequence[str], quota: Quota) -> None:
-    """Run the SuperLink, which serves nodes with gRPC, in this process.
+    """Run the SuperLink in this process. It serves nodes with gRPC.
 
-    Flower has no hook for the quota: the class that answers nodes is exchanged in its module.
+    Flower has no hook for the quota, so the class that answers nodes is replaced in its module.
     """
     if (installed := version("flwr")) != _GRPC_VERSION:
         raise SystemExit(
-            f"error: flwr {installed}: must be {_GRPC_VERSION}, or 1.40 or newer; limits on "
-            "what nodes send were tried with no other version"
+            f"error: flwr {installed}: must be {_GRPC_VERSION}, or 1.40 or newer; with other "
+            "versions, the limits on what nodes send have not been tried"
         )
     module: Any = importlib.import_module("flwr.superlink.cli.flower_superlink")
     module.FleetServicer = limited_servicer(module.FleetServicer, quota)
@@ -172,9 +172,9 @@ def _serve_with_grpc(flags: Sequence[str], quota: Quota) -> None:
 
 
 def limited_servicer(servicer: type, quota: Quota) -> type:
-    """Return Flower's class for calls of nodes over gRPC, with this quota for replies.
+    """Return Flower's class that handles nodes' gRPC calls, with this quota for replies.
 
-    Flower has checked a node's key before it makes these calls.
+    Flower checks a node's key before it passes a call to this class.
     """
     from grpc import StatusCode
 
@@ -216,10 +216,11 @@ def limited_servicer(servicer: type, quota: Quota) -> type:
 
 
 def telling_of_clocks(interceptor: type) -> type:
-    """Return Flower's class that checks the signatures of nodes over gRPC.
+    """Return Flower's class that checks nodes' signatures over gRPC, with a check of clocks.
 
-    A node whose clock is wrong is refused with both times, which its SuperNode shows. Flower's own
-    status, UNAUTHENTICATED, makes a SuperNode end with exit code 0 and no reason.
+    A node whose clock is wrong is refused with a reason that names both times, which its SuperNode
+    shows. Flower's own status, UNAUTHENTICATED, makes a SuperNode end with exit code 0 and no
+    reason.
     """
     from grpc import (
         HandlerCallDetails,
@@ -245,12 +246,15 @@ def telling_of_clocks(interceptor: type) -> type:
 
 
 def clock_fault(signed: str | None) -> str:
-    """Return what is wrong with the clock of a node that signed at this ISO time, or ""."""
+    """Return what is wrong with the clock of a node that signed at this ISO time, or "".
+
+    signed: the time according to the node.
+    """
     with suppress(ValueError, TypeError):  # Flower refuses a call without a time
         node, server_time = datetime.fromisoformat(signed or ""), datetime.now(UTC)
         if not -_AHEAD < (server_time - node).total_seconds() < _BEHIND:
             return (
-                f"this node's clock says {node:%Y-%m-%d %H:%M:%S}, the server's "
+                f"this node's clock says {node:%Y-%m-%d %H:%M:%S}, and the server's clock says "
                 f"{server_time:%Y-%m-%d %H:%M:%S} UTC. A node may be {_BEHIND:g} s behind or "
                 f"{_AHEAD:g} s ahead"
             )
@@ -262,9 +266,9 @@ def _serves_nodes_with_grpc() -> bool:
 
 
 def _connections() -> int:
-    """Return how many connections of nodes fit. Each may need one to the SuperLink as well.
+    """Return how many connections of nodes are possible. Each may need one to the SuperLink too.
 
-    Raises the limit of open files for this process and the SuperLink as far as it may.
+    This raises the limit of open files for this process and the SuperLink as far as is allowed.
     """
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard_limit == resource.RLIM_INFINITY:
@@ -276,11 +280,11 @@ def _connections() -> int:
 def fleet_app(superlink: httpx.AsyncClient, quota: Quota) -> Starlette:
     """Return the ASGI application that passes calls of the Fleet API on to a SuperLink.
 
-    A call with another path gets the status 404, one that is not a POST 405, a body without length
-    411, one that is longer than `LARGEST_BODY` or exceeds the quota of its node 413, a part of a
-    reply that is not signed 401, a call of a node whose clock is wrong 412. Nodes repeat a call
-    that gets a 503: the SuperLink does not answer, too much is on the way to it, or the node was
-    too slow.
+    Calls that are refused get these statuses: 404 for another path, 405 for a call that is not a
+    POST, 411 for a body without length, 413 for a body that is longer than `LARGEST_BODY` or
+    exceeds the quota of its node, 401 for a part of a reply that is not signed, and 412 for a node
+    whose clock is wrong. A call gets 503 if the SuperLink does not answer, if too much is on the
+    way to it, or if the node was too slow. Nodes repeat such a call.
     """
     import httpx
     from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -301,7 +305,7 @@ def fleet_app(superlink: httpx.AsyncClient, quota: Quota) -> Starlette:
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             try:
-                # Out of time the answer stays incomplete, and uvicorn closes the connection.
+                # At the deadline the answer stays incomplete, and uvicorn closes the connection.
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(self._deadline):
                         await super().__call__(scope, receive, send)
@@ -372,7 +376,7 @@ def fleet_app(superlink: httpx.AsyncClient, quota: Quota) -> Starlette:
                         headers=[header for header in headers if header[0] != b"content-length"],
                         content=reply.SerializeToString(),
                     )
-                # A node whose body is not read takes the connection for lost, and tries again.
+                # If its body is not read, a node takes the connection for lost and tries again.
                 async for _ in request.stream():
                     pass
         return PlainTextResponse(quota.refusal, 413)
@@ -383,9 +387,9 @@ def fleet_app(superlink: httpx.AsyncClient, quota: Quota) -> Starlette:
 
 
 def _signer(headers: Mapping[str, str]) -> bytes | None:
-    """Return the public key whose owner signed a call, None if nobody did.
+    """Return the public key whose owner signed a call, or None if the signature is not valid.
 
-    Whether the node is registered and the signature fresh is for the SuperLink to say.
+    The SuperLink checks whether the node is registered and whether the signature is fresh.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
@@ -396,16 +400,16 @@ def _signer(headers: Mapping[str, str]) -> bytes | None:
         signed = headers["flwr-timestamp"].encode("ascii")
         return key if verify_signature(bytes_to_public_key(key), signed, signature) else None
     except (KeyError, ValueError, TypeError, AttributeError, UnsupportedAlgorithm):
-        return None  # among them keys of other kinds, which cannot verify such a signature
+        return None  # also for keys of other kinds, which cannot verify such a signature
 
 
 def server_config(
     app: Starlette, address: Address, certificate: str, key: str, connections: int
 ) -> uvicorn.Config:
-    """Return how the sites' port is served: over TLS, with at most so many connections.
+    """Return the configuration of the sites' port: TLS, and a limit on the number of connections.
 
-    A connection is closed that does not send a request's path and headers within a deadline,
-    counted from its start or from the end of the answer before.
+    A connection is closed if it does not send a request's path and headers within a deadline. The
+    deadline counts from the start of the connection, or from the end of the previous answer.
     """
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol  # bounds the headers' length
@@ -420,7 +424,7 @@ def server_config(
             )
 
         def data_received(self, data: bytes) -> None:
-            # Unlike uvicorn's, this leaves the timer to run until the headers are complete.
+            # Unlike uvicorn's method, this lets the timer run until the headers are complete.
             self.conn.receive_data(data)
             self.handle_events()
 
@@ -438,7 +442,7 @@ def server_config(
         date_header=False,
         timeout_keep_alive=_HEAD_DEADLINE,
         timeout_graceful_shutdown=5,
-        log_level="error",  # warnings are of what anybody may send
+        log_level="error",  # warnings would be about requests that anybody can send
     )
 
 
@@ -449,14 +453,14 @@ async def _serve(
     connections: int,
     quota: Quota,
 ) -> None:
-    """Wait until the SuperLink answers. Pass on the nodes' calls until it or this program ends."""
+    """Wait until the SuperLink answers. Then pass on the nodes' calls until either program ends."""
     import httpx
     import uvicorn
 
     client = httpx.AsyncClient(
         base_url=f"https://{options.users.from_here}",
         verify=trust,
-        timeout=None,  # a call has its deadline as a whole
+        timeout=None,  # there is one deadline for a whole call
         limits=httpx.Limits(max_connections=None, keepalive_expiry=2.0),  # the SuperLink's is 5 s
         trust_env=False,
     )
@@ -494,12 +498,12 @@ async def _until_it_answers(client: httpx.AsyncClient, superlink: subprocess.Pop
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fedproto_app.ops.fleet", description=__doc__)
     for flag, purpose in (
-        ("--sites", "HOST:PORT that SuperNodes connect to"),
+        ("--sites", "HOST:PORT to which SuperNodes connect"),
         ("--users", "HOST:PORT for runs and registrations"),
     ):
         parser.add_argument(flag, required=True, type=read_address, help=purpose)
     for flag, purpose in (
-        ("--ca", "the certificate of the authority"),
+        ("--ca", "the certificate of the certificate authority"),
         ("--certificate", "the server's certificate"),
         ("--key", "the server's private key"),
     ):
@@ -509,8 +513,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_megabytes,
         metavar="MB",
         default=os.environ.get("FEDPROTO_LARGEST_REPLY_MB") or str(LARGEST_REPLY),
-        help="the largest reply of a node to an order, in MB of 2^20 bytes; by default "
-        f"FEDPROTO_LARGEST_REPLY_MB, or {LARGEST_REPLY}",
+        help="the largest reply of a node to an order, in MB of 2^20 bytes; by default the value "
+        f"of FEDPROTO_LARGEST_REPLY_MB, or else {LARGEST_REPLY}",
     )
     parser.add_argument("flags", nargs="*", help="more flags of flower-superlink, after --")
     return parser

@@ -1,11 +1,11 @@
 """End the processes that a killed ``fedproto run`` left behind.
 
-SIGKILL leaves a program no time to end the processes that it started. So a small separate process
-waits at the other end of a pipe, which the operating system closes when the program dies. It then
-ends every process with the program's FLWR_HOME in its environment, and removes this folder.
+SIGKILL leaves a program no time to end the processes that it started. A small separate process
+therefore waits at the other end of a pipe, which the operating system closes when the program dies.
+It then ends every process with the program's FLWR_HOME in its environment, and removes this folder.
 
-This file is also that process's program. Python starts it without its site packages, so it imports
-nothing but the standard library.
+This file is also the program of the separate process. Python starts it without its site packages,
+so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pathlib import Path
 from typing import Self
 
 _DISMISSED = b"."  # what the guardian reads from a program that ended in order
-_ENDING = 30.0  # seconds in which a process may still start another while it is ended
+_ENDING = 30.0  # seconds in which processes are ended, because one may still start another
 _LOOK_EVERY = 0.05
 
 
 class Guardian:
-    """Watches over the processes whose FLWR_HOME is `home`, for a ``with`` block.
+    """Watches over the processes whose FLWR_HOME is `home`, during a ``with`` block.
 
-    A program that leaves the block has ended them itself. Raises OSError if the guardian cannot be
-    started.
+    A program that leaves the block in order has ended the processes itself. Raises OSError if the
+    guardian cannot be started.
     """
 
     def __init__(self, home: Path) -> None:
         self._home = home
 
     def __enter__(self) -> Self:
-        # -I, -S: neither the user's environment nor site packages, which take time and memory.
+        # -I, -S: use neither the user's environment nor site packages, to save time and memory.
         command = [sys.executable, "-I", "-S", __file__, str(self._home)]
         # A separate session, so that neither Ctrl-C nor closing the terminal reaches it.
         self._process = subprocess.Popen(
@@ -59,7 +59,7 @@ def marked_processes(home: Path) -> dict[int, str]:
     mark = f"FLWR_HOME={home}".encode()
     processes = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or it is another user's
+        with suppress(OSError):  # the process has ended, or belongs to another user
             if mark in (folder / "environ").read_bytes().split(b"\0"):
                 words = (folder / "cmdline").read_bytes().split(b"\0")
                 processes[int(folder.name)] = b" ".join(words).decode(errors="replace")
@@ -67,7 +67,7 @@ def marked_processes(home: Path) -> dict[int, str]:
 
 
 def _end_all(home: Path) -> None:
-    """Kill marked processes until none is left, then remove the folder."""
+    """Kill the marked processes until none is left. Then remove the folder."""
     deadline = time.monotonic() + _ENDING
     while (remaining := marked_processes(home)) and time.monotonic() < deadline:
         for process in remaining:

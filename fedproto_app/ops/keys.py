@@ -1,7 +1,7 @@
-"""Keys and certificates of a federation: a private CA, the server's certificate, a key per node.
+"""Make the keys and certificates of a federation: a private CA, a server certificate, node keys.
 
-All keys are EC P-384. Certificates are for Flower's ``--ssl-*`` and ``--root-certificates``, node
-keys are in the OpenSSH formats of ``--auth-supernode-private-key`` and ``flwr supernode register``.
+All keys are EC P-384. Certificates are for Flower's ``--ssl-*`` and ``--root-certificates``. Node
+keys have the OpenSSH formats of ``--auth-supernode-private-key`` and ``flwr supernode register``.
 No file is ever overwritten. Other users can never read private files, not even for a moment.
 """
 
@@ -43,18 +43,18 @@ ALWAYS_NAMED = ("localhost", "127.0.0.1")
 CA_YEARS, SERVER_YEARS = 10, 2
 
 _YEAR = timedelta(days=365)
-_CLOCKS_APART = timedelta(days=7)  # a late clock must not hide behind "certificate not yet valid"
+_CLOCKS_APART = timedelta(days=7)  # a clock that is behind must not cause "not yet valid"
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LONGEST_NODE_NAME = 120
 _USES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
     *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
-)  # of a key, all that a certificate may name
+)  # all uses of a key that a certificate can name
 
 
 @dataclass(frozen=True)
 class KeyFile:
-    """One new file, and the machine that it goes to."""
+    """One new file, and the machine where it belongs."""
 
     path: Path
     content: bytes
@@ -69,11 +69,11 @@ class _Authority:
 
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> list[KeyFile]:
-    """Make the keys and certificates that `folder` lacks: all files appear, or none.
+    """Make the keys and certificates that `folder` lacks. Either all files appear or none.
 
-    hosts: DNS names and IP addresses of the server. With any, a server certificate is issued by the
-    folder's CA, or by a new CA if the folder has none. nodes: names of nodes. Each gets a key pair.
-    They need no CA.
+    hosts: DNS names and IP addresses of the server. If there are any, the folder's CA issues a
+    server certificate. A folder without a CA gets a new one. nodes: names of nodes. Each gets a key
+    pair, for which no CA is needed.
 
     Raises `SettingsError` for an invalid name, for a file that exists, and for a folder that other
     users can enter or that git may commit.
@@ -101,13 +101,13 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> list[
 
 
 _ANOTHER_SERVER = (
-    "for a certificate with other names, or a new term, move server.pem and server.key away: the "
-    "new one will be of the same CA, so nodes need nothing new"
+    "for a certificate with other names, or a new term, move server.pem and server.key away; the "
+    "same CA will issue the new certificate, so nodes need nothing new"
 )
 
 
 def _host(name: str) -> x509.DNSName | x509.IPAddress:
-    """Return the name or address as a certificate contains it."""
+    """Return the name or address in the form in which a certificate contains it."""
     with suppress(ValueError):
         return x509.IPAddress(ip_address(name))
     labels = name.lower().split(".")
@@ -134,15 +134,15 @@ def _check_nodes(nodes: Sequence[str]) -> None:
 
 
 def _authority(folder: Path) -> tuple[_Authority, list[KeyFile]]:
-    """Return the folder's CA, or a new CA with its files."""
+    """Return the folder's CA and no files, or a new CA and its files."""
     certificate, key = folder / "ca.crt", folder / "ca.key"
     existing = [path for path in (certificate, key) if path.exists()]
     if len(existing) == 2:
         return _read_authority(certificate, key), []
     if existing:
         raise SettingsError(
-            f"{existing[0]} exists, but not its other half ({certificate.name} and {key.name} "
-            "belong together): restore it, or name another folder for a new CA"
+            f"{existing[0]} exists, but its other half is missing ({certificate.name} and "
+            f"{key.name} belong together); restore it, or name another folder for a new CA"
         )
     authority = _new_authority()
     machines = "server, every node, and where runs are submitted"
@@ -218,7 +218,7 @@ def _issued(
     *extensions: x509.ExtensionType,
     is_ca: bool = False,
 ) -> x509.Certificate:
-    """Return a certificate for the key, with these and the usual extensions."""
+    """Return a certificate for the key, with these extensions and the usual ones."""
     time_now = datetime.now(UTC)
     usage = dict.fromkeys(_USES, False)
     usage |= {"key_cert_sign": is_ca, "crl_sign": is_ca, "digital_signature": not is_ca}
@@ -257,7 +257,7 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _refuse_existing(paths: Sequence[Path], remedy: str) -> None:
     for path in paths:
         if os.path.lexists(path):
-            raise SettingsError(f"{path} exists already and is never overwritten; {remedy}")
+            raise SettingsError(f"{path} already exists and is never overwritten; {remedy}")
 
 
 def _refuse_git(folder: Path, private: Sequence[Path]) -> None:
@@ -266,7 +266,7 @@ def _refuse_git(folder: Path, private: Sequence[Path]) -> None:
     if tree is None:
         return
     paths = b"\0".join(os.fsencode(path) for path in private)
-    # Without the variables of a hook or of another repository.
+    # Remove variables that come from a hook or from another repository.
     environment = {key: text for key, text in os.environ.items() if not key.startswith("GIT_")}
     try:
         result = subprocess.run(
@@ -282,7 +282,7 @@ def _refuse_git(folder: Path, private: Sequence[Path]) -> None:
     if ignored < len(private):
         raise SettingsError(
             f"{folder} lies in the git work tree {tree}, which does not ignore the private keys; "
-            "they must never be committed: name a folder outside, or let git ignore it"
+            "they must never be committed, so name a folder outside, or let git ignore it"
         )
 
 
@@ -305,7 +305,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _write(files: Sequence[KeyFile]) -> None:
-    """Write all files, each created with its final mode. If one fails, remove all."""
+    """Write all files. Each is created with its final mode. If one fails, remove all of them."""
     written: list[Path] = []
     try:
         for file in files:
@@ -347,7 +347,7 @@ class CertificateEnd(NamedTuple):
 
 
 def certificates_in(folder: Path) -> list[CertificateEnd]:
-    """Return the certificates in a folder (`*.crt`, `*.pem`). `SettingsError` if it has none."""
+    """Return the certificates in a folder (`*.crt`, `*.pem`), or raise `SettingsError` if none."""
     files = sorted(path for path in folder.glob("*.*") if path.suffix in (".crt", ".pem"))
     if not files:
         raise SettingsError(f"{folder}: holds no certificate (*.crt, *.pem)")
@@ -363,7 +363,7 @@ def servers_certificate(connection: str) -> CertificateEnd | None:
         entry = connection_entry(connection)
         host, port = address_of(entry)
         context = ssl.create_default_context(cafile=entry["root-certificates"])
-        context.check_hostname = False  # Flower checks it, here it is read
+        context.check_hostname = False  # Flower checks the certificate. Here it is only read
         context.verify_mode = ssl.CERT_NONE
         with (
             socket.create_connection((host, port), _SECONDS) as plain,

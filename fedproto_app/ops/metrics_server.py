@@ -1,7 +1,8 @@
-"""Metrics of a server and of a site over HTTP, for Prometheus.
+"""Serve metrics of a server or a site over HTTP, for Prometheus.
 
-A server's runs write their numbers into a folder (`FEDPROTO_METRICS`), a site's gate its events
-into the audit log. This process only reads both, so it needs no rights and no connection to Flower.
+A server's runs write their numbers into a folder (`FEDPROTO_METRICS`). A site's gate writes its
+events into the audit log. This process only reads both, so it needs no special rights and no
+connection to Flower.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class RunsCollector:
         metrics: dict[str, Metric] = {}
         for file in sorted(self._folder.glob("*.prom")):
             of_file: list[Metric] = []
-            with suppress(OSError, ValueError):  # removed meanwhile, or of another program
+            with suppress(OSError, ValueError):  # the file is gone, or belongs to another program
                 of_file = list(text_string_to_metric_families(file.read_text(encoding="utf-8")))
             for metric in of_file:
                 metrics.setdefault(metric.name, metric)
@@ -48,7 +49,7 @@ class RunsCollector:
 
 
 class AuditCollector:
-    """Collects the events of an audit log in the last hour, and when its last event was."""
+    """Collects the events of the last hour from an audit log, and the time of its last event."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -77,8 +78,9 @@ def serve(
 ) -> tuple[WSGIServer, Thread]:
     """Serve the metrics at ``http://host:port/metrics`` in a thread. Return server and thread.
 
-    folder: of the runs' files. audit: the audit log. port: 0 for any. Raises `SettingsError` if
-    neither is named, if a folder is missing, and if the log or the port cannot be used.
+    folder: the folder of the runs' files. audit: the audit log. port: 0 for any free port. Raises
+    `SettingsError` if neither folder nor log is named, if a folder is missing, or if the log or the
+    port cannot be used.
     """
     prometheus = optional("prometheus_client", "metrics", "fedproto metrics")
     registry = prometheus.CollectorRegistry()

@@ -1,7 +1,7 @@
-"""The nodes of a SuperLink with names, ids and keys: list, register and revoke them.
+"""List, register and revoke the nodes of a SuperLink, with their names, ids and keys.
 
-``flwr supernode list`` prints neither names nor keys, so this module calls Flower's Control API,
-over the connection in Flower's config.toml.
+``flwr supernode list`` prints neither names nor keys. This module therefore calls Flower's Control
+API, over the connection in Flower's config.toml.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ONLINE = "online"
 class KnownNode:
     """A node of a SuperLink.
 
-    name: the name that its key is registered under, or "". status: Flower's "registered" (never
-    online), "online" or "offline", or "revoked". last_online: when it was last online, "" if never.
+    name: the name under which its key is registered, or "". status: Flower's "registered" (never
+    online), "online" or "offline", or our "revoked". last_online: when it was last online, or "".
     """
 
     node_id: int
@@ -41,9 +41,9 @@ class KnownNode:
 
 
 class Nodes:
-    """The nodes of a SuperLink, by the name of its connection, for a ``with`` block.
+    """The nodes of a SuperLink, for use in a ``with`` block. superlink: its connection's name.
 
-    Raises `FederationError` with Flower's message when the SuperLink refuses a request.
+    Raises `FederationError` with Flower's message if the SuperLink refuses a request.
     """
 
     def __init__(self, superlink: str) -> None:
@@ -75,10 +75,10 @@ class Nodes:
         return [_known_node(node) for node in in_order]
 
     def register(self, public_key: Path, name: str) -> bool:
-        """Register a key under a name and return whether it was new.
+        """Register a key under a name. Return whether the key was new.
 
-        Raises `SettingsError` for a file without a public key, for a revoked key, which Flower
-        never accepts again, and for a key that is registered under another name.
+        Raises `SettingsError` if the file holds no public key, if the key was revoked, because
+        Flower never accepts it again, or if the key is registered under another name.
         """
         key = read_key(public_key)
         registered = next((node for node in self.listed() if node.key == fingerprint(key)), None)
@@ -89,28 +89,28 @@ class Nodes:
             return True
         if registered.status == REVOKED:
             raise SettingsError(
-                f"{public_key}: this key was revoked, and Flower never takes a key twice; the site "
-                "needs a new one (fedproto keys)"
+                f"{public_key}: this key was revoked, and Flower never accepts it again; the site "
+                "needs a new key (fedproto keys)"
             )
         if registered.name != name:
             raise SettingsError(
-                f"{public_key}: is registered already, under the name {registered.name!r}, not "
+                f"{public_key}: is already registered under the name {registered.name!r}, not "
                 f"{name!r}"
             )
         return False
 
     def revoke(self, node: KnownNode) -> None:
-        """Unregister the node: its key is refused for good."""
+        """Unregister the node. Its key is then refused for good."""
         with _plainly():
             request = self._messages.UnregisterNodeRequest(node_id=node.node_id)
             self._client.UnregisterNode(request)
 
 
 def matching_nodes(nodes: Sequence[KnownNode], text: str, names: Names) -> list[KnownNode]:
-    """Return the nodes with a name, a fingerprint or an id, without revoked nodes.
+    """Return the nodes whose name, fingerprint or id is this text. Revoked nodes are left out.
 
-    names: the server's register, which has the names of keys that were registered without a name.
-    Raises `SettingsError` if no node matches.
+    names: the server's register. It knows the names of nodes whose keys were registered without
+    one. Raises `SettingsError` if no node matches.
     """
     bound = names.bound.get(text)
     tests: list[Callable[[KnownNode], bool]] = [
@@ -127,10 +127,10 @@ def matching_nodes(nodes: Sequence[KnownNode], text: str, names: Names) -> list[
 
 
 def require_registered(superlink: str, names: Sequence[str]) -> None:
-    """Raise `SettingsError` if the SuperLink has no node of one of these names (`nodes.names`).
+    """Raise `SettingsError` if the SuperLink lacks a node with one of these names (`nodes.names`).
 
-    A node whose key was registered without a name says its name only when it is asked, so while
-    there are such nodes no name is refused.
+    A node whose key was registered without a name tells its name only when it is asked. While there
+    are such nodes, no name is refused.
     """
     with Nodes(superlink) as nodes:
         registered = {node.name for node in nodes.listed() if node.status != REVOKED}
@@ -151,14 +151,14 @@ def _known_node(node: NodeInfo) -> KnownNode:
 
 
 def _minute(time: str) -> str:
-    """Format Flower's ISO time, to the second."""
+    """Return Flower's ISO time as a text for readers, to the second."""
     return f"{time[:19].replace('T', ' ')} UTC" if time else ""
 
 
 def read_key(file: Path) -> bytes:
-    """Return a public key as PEM, as the Control API expects it.
+    """Return a public key in PEM format, which the Control API expects.
 
-    Raises `SettingsError` for a file without one.
+    Raises `SettingsError` if the file holds no public key.
     """
     from cryptography.hazmat.primitives import serialization  # most commands read no key
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -171,7 +171,7 @@ def read_key(file: Path) -> bytes:
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise SettingsError(
-            f"{file}: must be a public key as fedproto keys makes it, NAME.pub: ECDSA, OpenSSH"
+            f"{file}: must be a public key such as fedproto keys makes (NAME.pub): ECDSA, OpenSSH"
         )
     return key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -189,5 +189,5 @@ def _plainly() -> Iterator[None]:
     except click.ClickException as error:
         message = " ".join(error.message.split())
         raise FederationError(
-            f"the SuperLink was not reached or refused the request: {message}"
+            f"the SuperLink could not be reached, or refused the request: {message}"
         ) from None

@@ -1,8 +1,8 @@
-"""How many bytes a node may send in answer to an order, counted before a SuperLink stores them.
+"""Limit the bytes that a node may send in answer to an order, before a SuperLink stores them.
 
-A SuperLink stores whatever a registered node pushes. A node draws one order at a time and answers
-it, and the server decides how many orders there are: a limit for each order bounds what a node can
-make the server store, however many replies it sends.
+A SuperLink stores whatever a registered node pushes. A node fetches one order at a time and answers
+it, and the server decides how many orders there are. A limit per order therefore bounds what a node
+can make the server store, however many replies it sends.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NodeKey = bytes | int  # a node's public key or id, checked by the caller
 
 
 class Quota:
-    """The bytes that each node has sent since it drew its last order, for use in many threads.
+    """Counts the bytes that each node has sent since it fetched its last order. Thread-safe.
 
-    limit: bytes per order.
+    limit: the bytes that a node may send per order.
     """
 
     def __init__(self, limit: int) -> None:
@@ -33,13 +33,13 @@ class Quota:
         self._begun: dict[NodeKey, ConfirmMessageReceivedRequest] = {}
 
     def renew(self, node: NodeKey) -> None:
-        """Count from zero: the node has drawn an order."""
+        """Start counting from zero, because the node has fetched an order."""
         with self._lock:
             self._bytes.pop(node, None)
             self._begun.pop(node, None)
 
     def begin(self, node: NodeKey, request: PushMessagesRequest) -> None:
-        """Note the reply whose parts the node sends next. The SuperLink stores only the first."""
+        """Note the reply whose parts the node sends next. Of several, only the first is stored."""
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
         for message in request.messages_list[:1]:
@@ -52,7 +52,7 @@ class Quota:
                 self._begun[node] = received
 
     def spend(self, node: NodeKey, size: int) -> bool:
-        """Count so many bytes, or return False if they exceed what the node may send."""
+        """Count these bytes. If they exceed what the node may send, return False instead."""
         with self._lock:
             total = self._bytes.get(node, 0) + size
             if total > self.limit:
@@ -61,17 +61,17 @@ class Quota:
             return True
 
     def refund(self, node: NodeKey, size: int) -> None:
-        """Take back a count: the SuperLink did not store the bytes."""
+        """Undo a count, because the SuperLink did not store the bytes."""
         with self._lock:
             total = self._bytes.pop(node, 0) - size
-            if total > 0:  # strangers leave nothing behind
+            if total > 0:  # nothing is kept for strangers
                 self._bytes[node] = total
 
     def withdrawal(self, node: NodeKey) -> ConfirmMessageReceivedRequest | None:
-        """Return the call that deletes what is stored of a refused reply, once, or None.
+        """Return the call that deletes what is stored of a refused reply, or None if nothing is.
 
-        It says that the reply was received. Without it the ServerApp waits three minutes for the
-        missing parts.
+        The call says that the reply was received. Without it, the ServerApp would wait three
+        minutes for the missing parts.
         """
         with self._lock:
             reply = self._begun.pop(node, None)
@@ -83,6 +83,6 @@ class Quota:
     @property
     def refusal(self) -> str:
         return (
-            f"a reply may have {self.limit >> 20} MB in all; --largest-reply "
-            "(FEDPROTO_LARGEST_REPLY_MB) of the server sets it"
+            f"a reply may have {self.limit >> 20} MB in all; the server's --largest-reply "
+            "(FEDPROTO_LARGEST_REPLY_MB) sets this limit"
         )

@@ -1,9 +1,9 @@
-"""SuperLinks that ``fedproto run`` submits to: a new SuperLink for the run, or a running one.
+"""Submit runs to a SuperLink for ``fedproto run``: to a new one for the run, or to a running one.
 
-``flwr run .`` leaves a SuperLink behind that keeps the folder and the environment of its first
-run and that no command stops. The SuperLink of a run lives in a temporary FLWR_HOME on a free port.
-It ends with its ``with`` block, with all processes that it started, and if this process is killed,
-a guardian ends them. Flower's programs do the work. This module does not import Flower.
+``flwr run .`` leaves a SuperLink behind. It keeps the folder and the environment of its first run,
+and no command stops it. Here the SuperLink of a run lives in a temporary FLWR_HOME on a free port.
+At the end of its ``with`` block it ends, with all processes that it started. If this process is
+killed, a guardian ends them. Flower's programs do the work, and this module does not import Flower.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedproto_app.core.version import __version__
 from fedproto_app.ops.guardian import Guardian, marked_processes
 from fedproto_app.settings.tables import pyproject_tables
 
-_NAME = "own"  # of the connection in FLWR_HOME/config.toml
+_NAME = "own"  # the name of the connection in FLWR_HOME/config.toml
 _START_DEADLINE = 300.0  # seconds until the SuperLink must answer, as in `fleet.py`
 _REACHED_WITHIN = 180.0  # seconds until a named SuperLink, which may be starting, must listen
 _ANSWER_DEADLINE = 120.0  # seconds for one call of flwr
@@ -46,7 +46,7 @@ _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ConnectionLost(FederationError):
-    """The SuperLink did not say how a run stands. The run itself may go on."""
+    """The SuperLink did not tell the status of a run. The run itself may go on."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class RunStatus:
 
 
 class Connection:
-    """A SuperLink as ``flwr`` reaches it.
+    """A SuperLink that ``flwr`` can reach.
 
-    name: of the connection in FLWR_HOME/config.toml. folder: for the files of one run.
+    name: the connection's name in FLWR_HOME/config.toml. folder: a folder for the files of one run.
     """
 
     def __init__(
@@ -144,9 +144,9 @@ class Connection:
 
 
 class NamedSuperLink(Connection):
-    """A SuperLink that runs already, by its name in Flower's config.toml.
+    """A SuperLink that is already running, given by its name in Flower's config.toml.
 
-    folder: an empty folder for the run's settings, and for the log while it is followed.
+    folder: an empty folder for the run's settings, and for the log while the run is followed.
     """
 
     def __init__(self, name: str, folder: Path) -> None:
@@ -156,10 +156,11 @@ class NamedSuperLink(Connection):
         self.name = name
 
     def await_answer(self, tell: Callable[[str], None]) -> None:
-        """Wait until somebody listens at the SuperLink's address, which may be starting.
+        """Wait until a program listens at the SuperLink's address. It may be starting.
 
-        tell: called once if there is something to wait for. Returns after `_REACHED_WITHIN` anyway,
-        and at once behind a proxy or without an address, because Flower's own error is better then.
+        tell: called once if it is necessary to wait. Returns after `_REACHED_WITHIN` in any case.
+        Behind a proxy or without an address it returns at once, because Flower's own error is then
+        more helpful.
         """
         with suppress(OSError, ValueError, KeyError, TypeError):
             host, port = address_of(connection_entry(self.name))
@@ -181,18 +182,18 @@ class NamedSuperLink(Connection):
 
     @property
     def log(self) -> Path:
-        """The file that the run's log is written to while it is followed."""
+        """The file to which the run's log is written while the run is followed."""
         return self._folder / "flower.log"
 
 
 class SuperLink(Connection):
-    """A simulating SuperLink on a free loopback port, for the length of a ``with`` block.
+    """A SuperLink for simulations on a free loopback port, for the length of a ``with`` block.
 
-    home: an empty folder for Flower's and Ray's files. Its path marks every process started.
-    import_path: a folder whose modules the nodes may import (a user's own data source), or None.
-    programs: the folder of flower-superlink and flwr.
+    home: an empty folder for Flower's and Ray's files. Its path marks every process that is
+    started. import_path: a folder whose modules the nodes may import (such as a user's own data
+    source), or None. programs: the folder of flower-superlink and flwr.
 
-    Raises `FederationError` when the SuperLink does not start, dies, or refuses a call.
+    Raises `FederationError` if the SuperLink does not start, dies, or refuses a call.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class SuperLink(Connection):
         with ExitStack() as started:
             started.enter_context(Guardian(self._home))
             with self._log.open("wb") as log:
-                # In a separate session it does not get the terminal's Ctrl-C: this process ends it.
+                # In a separate session it does not get the terminal's Ctrl-C. We end it ourselves.
                 self._process = self._start(
                     [*command, "--host", "127.0.0.1", "--port", str(port)], log
                 )
@@ -228,7 +229,7 @@ class SuperLink(Connection):
     def simulate(
         self, app: Path, run_config: Mapping[str, object], nodes: int, cpus: int, gpus: float = 0.0
     ) -> str:
-        """Submit a run with so many simulated SuperNodes. cpus, gpus: per SuperNode."""
+        """Submit a run with `nodes` simulated SuperNodes. cpus, gpus: per SuperNode."""
         federation = (
             f"num-supernodes={nodes} client-resources-num-cpus={cpus} "
             f"client-resources-num-gpus={float(gpus)}"
@@ -236,7 +237,7 @@ class SuperLink(Connection):
         return self.submit(app, run_config, "--federation-config", federation)
 
     def check(self) -> None:
-        """Raise `FederationError` with the end of its log if the SuperLink has died."""
+        """Raise `FederationError` with the end of the SuperLink's log if the SuperLink has died."""
         code = self._process.poll()
         if code is not None:
             raise FederationError(
@@ -277,9 +278,9 @@ class SuperLink(Connection):
     def _running(self) -> set[int]:
         """Return the ids of all running processes with our FLWR_HOME in their environment.
 
-        SuperExec leaves the SuperLink's session, and Ray's daemons may outlive their parent, but
-        all inherit the environment. On a system without /proc only the SuperLink's id is returned,
-        and Flower's other processes end by watching their parent.
+        SuperExec leaves the SuperLink's session, and Ray's daemons may outlive their parent. But
+        all of them inherit the environment. On a system without /proc, only the SuperLink's id is
+        returned. Flower's other processes then end by themselves, because they watch their parent.
         """
         if not Path("/proc/self/environ").exists():
             return {self._process.pid} if self._process.poll() is None else set()
@@ -316,14 +317,14 @@ def tail(log: Path, lines: int = 20) -> str:
 
 def _environment(home: Path, programs: Path, import_path: Path | None) -> dict[str, str]:
     inherited = dict(os.environ)
-    for name in ("RAY_ADDRESS", "FORCE_COLOR"):  # no cluster by accident, no colours inside JSON
+    for name in ("RAY_ADDRESS", "FORCE_COLOR"):  # use no cluster by accident, no colours in JSON
         inherited.pop(name, None)
     changes = {
         **_QUIET,
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # we run in the app's environment
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # leaves the GPUs visible. The app chooses
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # GPUs stay visible, and the app chooses
         "PYTHONUNBUFFERED": "1",  # the log is read while it grows
         "SPT_NOENV": "1",  # Ray's renamed processes keep the environment that marks them as ours
         # SuperLink and SuperExec find Flower's other programs by name.
@@ -368,7 +369,7 @@ def write_app(folder: Path) -> Path:
     """Write the app into a new folder, and return the folder."""
     folder.mkdir()
     (folder / "LICENSE").write_text(_LICENSE, encoding="utf-8")
-    # With every key, because Flower accepts no others in a run's settings.
+    # Write every key, because Flower accepts no other keys in a run's settings.
     project = f"{tomli_w.dumps(_PROJECT)}\n{pyproject_tables()}"
     (folder / "pyproject.toml").write_text(project, encoding="utf-8")
     return folder

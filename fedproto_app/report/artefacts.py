@@ -1,4 +1,4 @@
-"""Write the folder of a run. Other tools read these files: their names and fields are stable.
+"""Write the folder of a run. Other tools read its files, so their names and fields are stable.
 
 ``settings.toml``, ``rounds.jsonl``, ``clients.csv``, ``summary.json``, ``checkpoint/``, ``model/``
 (methods with a global model), ``divergence.npz`` (FUELS), ``clusters.npz`` (Fed-REACT, IFCA,
@@ -60,11 +60,11 @@ PARTITION_COLUMNS = ("client", "stage", "class", "train_samples")
 class RunFolder:
     """The only writer of one run's artefacts. Each file is written completely or not at all.
 
-    Holds the run's lock until `close`, or for a ``with`` block. Raises `SettingsError` if another
-    process holds it, if the folder already holds a run, or, with ``output.resume``, if it holds no
-    run that can be resumed with these settings.
+    It holds the run's lock until `close`, or during a ``with`` block. Raises `SettingsError` if
+    another process holds the lock, or if the folder already holds a run. With ``output.resume``, it
+    raises `SettingsError` if the folder holds no run that these settings can resume.
 
-    settings: with the number of rounds of a resumed run.
+    settings: the run's settings. Those of a resumed run have its new number of rounds.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -111,14 +111,14 @@ class RunFolder:
         write_whole(self.path / SETTINGS, tomli_w.dumps(resolved).encode())
 
     def resume(self) -> Checkpoint | None:
-        """Restore the run's newest complete checkpoint and return it, or None if there is none."""
+        """Go back to the run's newest complete checkpoint, and return it, or None without one."""
         checkpoint, faults = newest_checkpoint(self.path / CHECKPOINT)
         for fault in faults:
             tell("checkpoint-refused", WARNING, reason=fault)
         done = checkpoint.server_round if checkpoint else 0
         drop_later_checkpoints(self.path / CHECKPOINT, done)
         self._drop_later_rounds(done)
-        for ending in (ERROR, SUMMARY):  # first: the run is no longer finished
+        for ending in (ERROR, SUMMARY):  # before anything is written, as the run is not finished
             (self.path / ending).unlink(missing_ok=True)
         self._write_settings(longer(stored_settings(self.path), self.settings))
         self._earlier = checkpoint.seconds if checkpoint else 0.0
@@ -126,7 +126,7 @@ class RunFolder:
         return checkpoint
 
     def _drop_later_rounds(self, server_round: int) -> None:
-        """Cut rounds.jsonl after a round, and drop a line that a crash left incomplete."""
+        """Cut rounds.jsonl after this round, and drop a line that a crash left incomplete."""
         path = self.path / ROUNDS
         if path.exists():
             lines = path.read_bytes().splitlines(keepends=True)
@@ -145,15 +145,15 @@ class RunFolder:
             rounds.write(json.dumps({"round": server_round, **line}, allow_nan=False) + "\n")
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write ``checkpoint/round-…/``: the server's state after the round."""
+        """Write ``checkpoint/round-…/``, the state of the server after the round."""
         if (self.path / ROUNDS).exists():  # otherwise the checkpoint might be ahead of the file
             flush(self.path / ROUNDS)
         write_checkpoint(self.path / CHECKPOINT, replace(checkpoint, seconds=self.seconds()))
 
     def write_partition(self, federation: Federation) -> None:
-        """Write ``partition.csv``: train samples by client, stage (1, 2, …) and class, where known.
+        """Write ``partition.csv``: the known train samples by client, stage (1, 2, …) and class.
 
-        Rows without samples are left out. If no row is left, no file is written.
+        Rows without samples are left out. If no row remains, no file is written.
         """
         classes = federation.shape.classes
         rows = [
@@ -179,9 +179,9 @@ class RunFolder:
         rounds: int,
         stopped: str,
     ) -> None:
-        """Write ``summary.json``. It is written last, so it marks a finished run.
+        """Write ``summary.json``. It is written last and thus marks a finished run.
 
-        costs: sums over the rounds' lines. "trainings" is the sum of their "clients".
+        costs: sums over the lines of rounds.jsonl. "trainings" is the sum of their "clients".
         """
         trainings = costs["trainings"]
         every_round = costs["parameters_up"] - costs.get("parameters_up_once", 0)
@@ -189,7 +189,7 @@ class RunFolder:
         clients = len(history.trained | history.results.keys())
         lines, method = read_rounds(self.path), method_named(settings.method)
         validation = self._report.metrics.validation.round.name
-        trains = method.rounds is None  # else its number of rounds is given, as of a closed form
+        trains = method.rounds is None  # else the method sets the number, as a closed form does
         summary = {
             "status": "completed",
             "task": settings.task,
@@ -227,21 +227,20 @@ class RunFolder:
             _save_tensors(folder / "global.safetensors", model)
 
     def write_findings(self, findings: Mapping[str, Mapping[str, NDArray[np.generic]]]) -> None:
-        """Write a ``<name>.npz`` for each of the method's findings, such as ``divergence.npz``."""
+        """Write each of the method's findings as ``<name>.npz``, such as ``divergence.npz``."""
         for name, arrays in findings.items():
             _save_npz(self.path / f"{name}.npz", arrays)
 
     def write_error(self, reason: str) -> None:
-        """Write ``error.txt``: why the run stopped, in one line."""
+        """Write ``error.txt``, which says in one line why the run stopped."""
         write_whole(self.path / ERROR, (reason + "\n").encode())
 
 
 def settings_digest(settings: Settings) -> str:
     """Return a digest of the settings that distinguish groups of runs.
 
-    These are all but seed, window of a backtest, output, nodes and the path of a given encoder.
-
-    The encoder's path is left out because each seed may have its own encoder.
+    These are all settings except the seed, the backtest window, the output, the nodes and the path
+    of a given encoder. The path is left out because each seed may have its own encoder.
     """
     table = settings.model_dump(exclude={"seed", "output", "nodes"}, by_alias=True)
     del table["data"]["backtest"]
@@ -284,7 +283,7 @@ def round_line(
 
 
 def _round_of(line: bytes) -> int:
-    """Return the round of a line of rounds.jsonl, 0 for a line that a crash left incomplete."""
+    """Return the round of a line of rounds.jsonl, or 0 if a crash left the line incomplete."""
     try:
         return int(json.loads(line)["round"]) if line.endswith(b"\n") else 0
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Charts that every task has (gains, errors, learning curves), and the PNG files of runs."""
+"""Make the charts of every task (gains, errors, learning curves), and the PNG files of runs."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
     from fedproto_app.serving import ClientForecast
 
-MOST_METHODS = 12  # rows of dots, or lines. More cannot be distinguished
+MOST_METHODS = 12  # rows of dots, or lines. More cannot be told apart
 _TRAFFIC = "numbers sent, up and down, all clients"
 
 MOST_CLIENTS = 6  # forecasts in one picture
-_PERIODS_SHOWN = 4  # of the history before a forecast
+_PERIODS_SHOWN = 4  # periods of history shown before a forecast
 
 
-# By label: the records of rounds.jsonl, and a value for each of them.
+# For each label, the records of rounds.jsonl and a value for each of them.
 Curves = Mapping[str, tuple[Sequence[Record], Sequence[float | None]]]
 
 
 def gains_chart(chosen: Candidate) -> Bars | None:
-    """Return the chart of each client's gain over its best local model, largest first.
+    """Return a chart of each client's gain over its best local model, the largest gain first.
 
-    A gain is how much lower the error is, as a share of the local model's. None without any.
+    A gain is how much lower the error is, as a share of the local model's error. Return None if
+    there are no gains.
     """
     gains = {name: 1 - ratio for name, ratio in chosen.gain.ratios.items() if name in chosen.errors}
     if not gains:
@@ -68,14 +69,14 @@ def gains_chart(chosen: Candidate) -> Bars | None:
     name = report_for(chosen.group.task).metrics.error
     title = f"Each client's gain: how much lower its {name} is than with its best local model"
     if without := len(chosen.rival) - len(names):
-        title += f" ({without} without an error left out)"
+        title += f" ({without} {'client' if without == 1 else 'clients'} without an error left out)"
     if values.min() < -1:
         title += "; losses are cut at 100%"
     return Bars(title, text, Axis("gain", percent=True), names, values)
 
 
 def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
-    """Return the section with a row of dots per group: a dot per client, a stroke at the median."""
+    """Return the section on the clients' errors: a row per group, a dot per client."""
     metrics = report_for(groups[0].task).metrics
     shown = list(zip(labels, groups, strict=True))[:MOST_METHODS]
     about = "Each dot is a client, and the stroke marks the median client."
@@ -88,7 +89,7 @@ def errors_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
 def errors_charts(
     errors_by_label: Mapping[str, Mapping[str, float]], metrics: TaskMetrics
 ) -> list[Dots]:
-    """Return the chart of the clients' test errors, a row for each label, [] without an error."""
+    """Return a chart with a row of test errors for each label, or [] if there are no errors."""
     rows = [
         DotRow(label, np.array([*errors.values()]), [*errors], median(errors.values()))
         for label, errors in errors_by_label.items()
@@ -105,7 +106,7 @@ def errors_charts(
 
 
 def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
-    """Return the section of learning curves by round and by traffic, from the first seed's runs."""
+    """Return the section on learning curves, by round and by traffic, of the first seed's runs."""
     curves = (
         _curves_of_run(groups[0].runs[0].rounds, groups[0].task)
         if len(groups) == 1
@@ -118,9 +119,9 @@ def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
         about = "There was only one round, so there is no learning curve."
         return Section("Learning", about if lines else "")
     about = (
-        "First by round, then by the numbers sent so far"
+        "The first chart is by round, the second by the amount of numbers sent so far"
         + (", for the first seed" if any(len(group.runs) > 1 for group in groups) else "")
-        + ". A single dot is a method with one round."
+        + ". A method with only one round is a single dot."
     )
     return Section("Learning and what it costs", about, charts)
 
@@ -138,9 +139,9 @@ def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
 
 
 def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> list[Lines]:
-    """Return the charts of the curves by round and by traffic. Curves without values are left out.
+    """Return charts of the curves, by round and by traffic. Curves without values are left out.
 
-    prefix: a word before the figure's name in the titles.
+    prefix: the word before the figure's name in the titles.
     """
     by_round, by_cost = [], []
     for place, (label, (rounds, values)) in enumerate(curves.items()):
@@ -161,7 +162,7 @@ def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> l
     text = f"Line chart over the rounds. At the end: {', '.join(ends)}."
     text += "".join(f" Best there: {line.label}." for line in best[:1])
     costs = (f"{line.label} {number(float(line.x[-1]))}" for line in by_cost[:6])
-    cost = f"The same values by numbers sent. At the end: {', '.join(costs)}."
+    cost = f"The same values by the amount of numbers sent. At the end: {', '.join(costs)}."
     traffic = np.concatenate([np.zeros(0), *(line.x for line in by_cost)])
     # Methods differ by orders of magnitude, and some send nothing at all.
     log = is_wide(traffic) or bool((traffic == 0).any() and (traffic > 0).any())
@@ -172,7 +173,7 @@ def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> l
 
 
 def _merged(lines: Sequence[Line]) -> list[Line]:
-    """Merge equal lines into one line with all labels, so that none is hidden by another."""
+    """Merge equal lines into one line with all their labels, so that no line hides another."""
     alike: dict[tuple[bytes, bytes], list[Line]] = defaultdict(list)
     for line in lines:
         alike[line.x.tobytes(), line.y.tobytes()].append(line)
@@ -183,7 +184,7 @@ def _merged(lines: Sequence[Line]) -> list[Line]:
 
 
 def _sent_so_far(rounds: Sequence[Record]) -> list[int]:
-    """Return the parameters sent up and down by the end of each round."""
+    """Return how many parameters were sent, up and down, by the end of each round."""
     return list(
         accumulate(record["parameters_up"] + record["parameters_down"] for record in rounds)
     )
@@ -196,7 +197,7 @@ def _value_text(value: float | None, percent: bool) -> str:
 
 
 def draw(run_dir: Path) -> list[Path]:
-    """Draw what the run's artefacts allow into ``<run_dir>/pictures``, and return the PNG files.
+    """Draw all charts that the run has data for into ``<run_dir>/pictures``. Return the PNG files.
 
     Raises `FedProtoError` if there is nothing to draw.
     """
@@ -211,7 +212,7 @@ def draw(run_dir: Path) -> list[Path]:
 
 
 def pictures_of(run_dir: Path) -> Mapping[str, Sequence[Chart]]:
-    """Return the charts of each picture that the run's artefacts allow, by file name."""
+    """Return the charts of each picture that the run has data for, by file name."""
     task = read_task(run_dir)
     report, charts = report_for(task), dict[str, Sequence[Chart]]()
     if (run_dir / "clients.csv").exists():
@@ -229,10 +230,10 @@ def draw_comparison(groups: Sequence[Group], file: Path) -> None:
 
 
 def comparison_of(groups: Sequence[Group]) -> list[Chart]:
-    """Return the charts of groups of runs, question by question, as a report has them.
+    """Return charts of groups of runs, question by question, as in a report.
 
-    The charts show errors of clients and learning curves, and for the first seed's runs the task's
-    wide line charts, such as several methods' forecasts for a client.
+    They show the clients' errors and the learning curves. For the runs of the first seed they also
+    show the task's wide line charts, such as several methods' forecasts for a client.
     """
     return [
         replace(chart, title=f"{question.title}: {chart.title}")
@@ -259,7 +260,7 @@ def _wide_charts(question: Question) -> list[Lines]:
 def forecast_charts(
     forecasts: Sequence[ClientForecast], series: Sequence[ClientSeries], period: int
 ) -> list[Lines]:
-    """Return charts of the first `MOST_CLIENTS` forecasts, after the end of each series."""
+    """Return charts of the first `MOST_CLIENTS` forecasts, each after the end of its series."""
     histories = {client.name: client for client in series}
     charts = []
     for forecast in forecasts[:MOST_CLIENTS]:

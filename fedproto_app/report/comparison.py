@@ -1,8 +1,8 @@
-"""Compare runs client by client: with what clients could do alone, and method with method.
+"""Compare runs client by client: with what the clients could do alone, or with another method.
 
-A run that sent no values shows what clients can do alone: solo, the naive forecasts, or a ridge
-regression per client. Among several such runs, each client takes the run with its lowest validation
-error, as it would in practice. Test errors are never used to choose.
+A run that shared nothing shows what clients can do alone: for example solo, a naive forecast, or a
+ridge regression per client. Among several such runs, each client takes the one in which its
+validation error is lowest, as it would in practice. Test errors are never used to choose.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ PAIR_COLUMNS = (
     "finding",
 )  # fmt: skip
 BEST_ALONE = "best local model"
-_HEAVY_SHARE = 0.5  # of a mean, beyond which a client is named
-_FEWEST_CLIENTS = 3  # with two clients, one always makes half of the mean
+_HEAVY_SHARE = 0.5  # of a mean. A client that contributes more is named
+_FEWEST_CLIENTS = 3  # of two clients, one always contributes half of the mean
 
 
 @dataclass(frozen=True)
 class Errors:
     """Test and validation error of one client's kept model, infinite where unknown.
 
-    more: the figures of `TaskMetrics.verdict`. blocks: of the test error, None where unknown.
+    more: the figures of `TaskMetrics.verdict`. blocks: the test error by block, None if unknown.
     """
 
     test: float
@@ -65,8 +65,8 @@ def client_errors(
 ) -> dict[str, Errors]:
     """Return the errors of the clients that have a test error, by client name.
 
-    figure: of the test error, by default `TaskMetrics.compared`. Names that occur at two nodes are
-    left out: another run may have them at other nodes.
+    figure: the figure to use as the test error, by default `TaskMetrics.compared`. Names that occur
+    at two nodes are left out, because another run may have these clients at other nodes.
     """
     table, blocks = run.clients, read_blocks(run.folder)
 
@@ -93,7 +93,8 @@ def client_errors(
 class Question:
     """Groups of one task whose test errors can be compared client by client.
 
-    title: the dataset, and the settings of ``[data]`` that differ between the questions on it.
+    title: the dataset, and those settings of ``[data]`` in which the questions on this dataset
+    differ.
     """
 
     title: str
@@ -101,7 +102,7 @@ class Question:
 
     @property
     def labels(self) -> list[str]:
-        """The groups' names, which distinguish them within the question and mark the unfinished."""
+        """The groups' names within the question. Groups that had not converged are marked."""
         return marked_labels(self.groups)
 
     @property
@@ -116,7 +117,7 @@ def question_key(run: Run, metrics: TaskMetrics) -> tuple[object, ...]:
 
 
 def _asked_data(run: Run, metrics: TaskMetrics) -> dict[str, object]:
-    """Return the settings of ``[data]`` that change the test part, without this prefix."""
+    """Return the settings that change the test part, by their keys without "data."."""
     data = {
         key.removeprefix("data."): value
         for key, value in known_settings(run).items()
@@ -127,7 +128,10 @@ def _asked_data(run: Run, metrics: TaskMetrics) -> dict[str, object]:
 
 
 def questions(groups: Sequence[Group]) -> list[Question]:
-    """Return the groups by question: of each dataset in the order of the settings that differ."""
+    """Return the questions that the groups answer.
+
+    The questions on one dataset are sorted by the settings in which they differ.
+    """
     by_key: dict[tuple[object, ...], list[Group]] = defaultdict(list)
     for group in groups:
         metrics = report_for(group.task).metrics
@@ -158,9 +162,10 @@ def _titled(dataset: str, alike: Sequence[Sequence[Group]]) -> list[Question]:
 
 
 class Rivals:
-    """Each client's best errors in the runs of these groups of one task, chosen by validation.
+    """The best errors of each client in the runs of these groups, chosen by validation error.
 
-    any_columns: whether runs with other columns known in advance are rivals too.
+    groups: of one task. any_columns: whether a run may be a rival of one that uses other columns
+    known in advance.
     """
 
     def __init__(
@@ -174,10 +179,10 @@ class Rivals:
         self._errors_by_folder: dict[Path, dict[str, Errors]] = {}
 
     def best(self, run: Run) -> dict[str, Errors]:
-        """Return each client's best errors, or {} without a run to compare with.
+        """Return the best errors of each client, or {} if there is no run to compare with.
 
-        Each group that has the same question contributes its run with the same
-        seed and backtest window, or else its first run, of the same window in a backtest.
+        Each group that answers the same question contributes one run: the run with the same seed
+        and backtest window or, if there is none, its first run with the same window.
         """
         best: dict[str, Errors] = {}
         for rival in self._rivals(run):
@@ -211,10 +216,10 @@ def alone_groups(groups: Sequence[Group]) -> list[Group]:
 
 
 def with_better_off(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with the share of clients better off than alone in their runs' summaries.
+    """Add to each run's summary the share of clients that are better off than alone.
 
-    A client without an error is not better off. The share is None where there is no run to compare
-    with, or where the run shared nothing.
+    A client without an error counts as not better off. The share is None if there is no run to
+    compare with, or if the run itself shared nothing.
     """
     completed = []
     for group in groups:
@@ -237,7 +242,7 @@ def _completed(run: Run, alone: Rivals, metrics: TaskMetrics) -> Run:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two methods compared over the clients that both have. Errors are means over seeds.
+    """A comparison of two methods over the clients that both have, with errors averaged over seeds.
 
     dataset: the question's title.
     """
@@ -259,7 +264,7 @@ class Pair:
 
     @property
     def figures(self) -> dict[str, object]:
-        """The numbers, not rounded: gains are shares of the rival's error."""
+        """The numbers of the pair, not rounded. Gains are fractions of the rival's error."""
         low, high = self.gain.interval or (None, None)
         return {
             "dataset": self.dataset,
@@ -276,15 +281,15 @@ class Pair:
 
 
 def percent_gain(ratio: float) -> str:
-    """Return how much lower an error with this ratio is, in percent: "+5.1%", "−2.0%"."""
+    """Return in percent how much lower than the rival's an error is: "+5.1%", "−2.0%"."""
     return f"{100 * (1 - ratio):+.1f}%".replace("-", "−") if isfinite(ratio) else "−∞"
 
 
 def pairs(groups: Sequence[Group]) -> list[Pair]:
     """Compare every group with the best that its clients could do alone.
 
-    groups: best first. Without a run that shares nothing, each group is compared with the first
-    group that has the same question.
+    groups: the best group first. If no run shares nothing, each group is compared with the first
+    group that answers the same question.
     """
     compared: list[Pair] = []
     for question in questions(groups):
@@ -314,7 +319,7 @@ def _against_best(question: Question) -> Iterator[Pair]:
 def mean_errors(
     group: Group, metrics: TaskMetrics, figure: Figure | None = None
 ) -> dict[str, float]:
-    """Return each client's test error, the mean over the seeds that have it."""
+    """Return each client's test error, averaged over the seeds that have one."""
     return _tests([client_errors(run, metrics, figure) for run in group.runs])
 
 
@@ -323,7 +328,10 @@ def gain_between(
     rivals: Sequence[Mapping[str, Errors]],
     left_out: Collection[str] = (),
 ) -> Gain:
-    """Return the gain of these errors over rivals' in the same runs, without some clients."""
+    """Return how much lower these errors are than the rivals' in the same runs.
+
+    left_out: clients to leave out.
+    """
     blocks = [
         ClientBlocks(client, of_run[client].blocks, rival[client].blocks)
         for of_run, rival in zip(errors, rivals, strict=True)
@@ -334,7 +342,7 @@ def gain_between(
 
 
 def merged(runs: Sequence[Mapping[str, Errors]]) -> dict[str, Errors]:
-    """Return each client's errors without blocks, the means over the runs that have them."""
+    """Return each client's errors, averaged over the runs that have them, without blocks."""
     of_clients = {
         client: [errors[client] for errors in runs if client in errors]
         for client in sorted(set().union(*runs))
@@ -354,19 +362,19 @@ def _tests(runs: Sequence[Mapping[str, Errors]]) -> dict[str, float]:
 
 
 def heavy_clients(groups: Sequence[Group]) -> list[str]:
-    """Return a line for each client that makes most of a mean over clients."""
+    """Return a line for each client that alone accounts for most of a mean over clients."""
     lines = []
     for question in questions(groups):
         shares: dict[str, list[str]] = defaultdict(list)
         for group, label in zip(question.groups, question.labels, strict=True):
-            # The mean that tables show, which need not be the error that clients are compared by.
+            # Use the mean that tables show. Clients may be compared by another error.
             errors = mean_errors(group, question.metrics, question.metrics.kept)
             if len(errors) >= _FEWEST_CLIENTS:
                 worst, share = largest_share(np.array(list(errors.values())))
                 if share > _HEAVY_SHARE:
                     shares[list(errors)[worst]].append(f"{label} ({share:.0%})")
         lines += [
-            f"{question.title}: client {client!r} makes most of the mean "
+            f"{question.title}: client {client!r} alone accounts for most of the mean "
             f"{question.metrics.kept_error} of {', '.join(heavy)}"
             for client, heavy in shares.items()
         ]
@@ -385,8 +393,8 @@ def not_converged(groups: Sequence[Group]) -> list[str]:
         if names:
             lines.append(
                 f"{NOT_CONVERGED.strip()} {question.title}: {', '.join(names)} had not converged: "
-                "the validation error was lowest in the last fifth of the rounds and still fell by "
-                "more than 1%. More rounds may change this comparison."
+                "the validation error was lowest in the last fifth of the rounds, where it still "
+                "fell by more than 1%. More rounds may change this comparison."
             )
     return lines
 

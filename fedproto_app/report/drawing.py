@@ -1,9 +1,9 @@
 """Draw the charts of `core/charts.py` with matplotlib: SVG for pages, PNG for files.
 
-Colours come from the page's style sheet, so that a chart follows light and dark mode. The SVG has
-no ids, styles or scripts: the page's policy forbids them, and one page holds many charts.
-matplotlib is imported where it is needed, and only its object interface is used: the server app
-draws in a thread, where pyplot's global state is not safe.
+Colours come from the page's style sheet, so that charts follow light and dark mode. The page's
+policy forbids styles and scripts in an SVG. It has no ids either, because one page holds many
+charts. matplotlib is imported only where it is needed. Only its object interface is used, because
+the server app draws in a thread, where pyplot's global state is not safe.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float64]
 Look = dict[Any, Any]  # matplotlib's arguments by name, of many types
-# The palette of Okabe and Ito (2008), safe for common colour blindness, darkened where text needs
-# it, with grey in place of a second blue. Dashes distinguish lines in grey print.
+# The palette of Okabe and Ito (2008), which is safe for common colour blindness. Some colours are
+# darkened so that text is readable, and grey replaces a second blue. Dashes distinguish lines in
+# grey print.
 COLOURS = ("#0072b2", "#c14f00", "#00805c", "#b0558a", "#a87400", "#5c6670", "#6b5bb5")
 DASHES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D")
 _INK, _QUIET, _RULE, _PAPER = "#1b1f24", "#59636e", "#d5dae0", "#ffffff"
 _GOOD, _BAD, _UNKNOWN, _EDGE = "#1d7a4f", "#b3541e", "#b0b0b0", "#fffffe"
-# Colours that the page names in its style sheet, which changes them in dark mode.
+# Colours with names in the page's style sheet, which changes them in dark mode.
 _PAGE_COLOURS = {
     _INK: "ink",
     _QUIET: "quiet",
@@ -93,14 +94,14 @@ _CHART_STYLE: Look = STYLE | {
     **{f"{axis}tick.{kind}.size": 0 for axis in "xy" for kind in ("major", "minor")},
 }
 _HALF, _FULL, _HEIGHT = 420.0, 860.0, 245.0  # points. A page of 920 pixels does not scale them
-_POINTS, _DPI = 72, 150  # an inch
-_LETTER, _LEGEND_ROW = 6.6, 17.0  # points: the width of a letter, about
+_POINTS, _DPI = 72, 150  # per inch
+_LETTER, _LEGEND_ROW = 6.6, 17.0  # points: about a letter's width, and a row's height
 _LONGEST_NAME, _LONGEST_NAME_NARROW, _LONGEST_LABEL = 28, 20, 54  # letters
 _NAMED_ROWS, _NAMED_BARS = 40, 12
-_NAMED_KINDS = 20  # more colours cannot be distinguished
-_MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # more would be finer than a screen
+_NAMED_KINDS = 20  # more colours cannot be told apart
+_MOST_DOTS, _MOST_BARS, _MOST_CELLS = 400, 700, 400  # a screen cannot show more
 _LARGEST = 1e30  # larger values are drawn at the end of the axis, so that sums stay finite
-_WIDEST = 1e9  # ratio on a logarithmic axis. Smaller values lie on its linear part
+_WIDEST = 1e9  # ratio of the values on a logarithmic axis. Smaller values lie on its linear part
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _ATTRIBUTES = (
     *("fill", "fill-opacity", "stroke", "stroke-width", "stroke-opacity", "stroke-dasharray"),
@@ -109,7 +110,7 @@ _ATTRIBUTES = (
 
 
 def look(place: int) -> Look:
-    """Return colour and dashes of the line with this number. The first 28 differ."""
+    """Return colour and dashes of the line with this number. The first 28 lines all differ."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": DASHES[place % len(DASHES)],
@@ -129,7 +130,7 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> Markup:
 
 
 def charts_png(charts: Sequence[Chart], title: str = "") -> bytes:
-    """Return the charts as one PNG below a title: wide ones one by one, others in pairs."""
+    """Return the charts as one PNG, below a title. A row holds one wide chart or two others."""
     from matplotlib.image import imsave
 
     rows: list[list[NDArray[np.uint8]]] = []
@@ -178,7 +179,7 @@ def _heading(title: str) -> Figure:
 
 @contextmanager
 def _styled() -> Iterator[None]:
-    """Set the charts' style, and silence warnings about diverged models and missing glyphs."""
+    """Set the charts' style. Silence warnings about missing glyphs, and overflow in huge errors."""
     from matplotlib import rc_context
 
     with rc_context(_CHART_STYLE), np.errstate(over="ignore"), warnings.catch_warnings():
@@ -189,7 +190,7 @@ def _styled() -> Iterator[None]:
 class _Panel:
     """A chart drawn into its own figure of this width in points.
 
-    tips: the tooltips by the artist's id in the SVG, one for the artist or one for each dot.
+    tips: the tooltips, by the artist's id in the SVG: one for the artist, or one for each dot.
     """
 
     def __init__(self, chart: Chart, width: float, titled: bool = False) -> None:
@@ -224,7 +225,7 @@ class _Panel:
         self.tips[identifier] = texts
 
     def _write_names(self, axis: str, names: Mapping[float, str], turn: float = 0) -> None:
-        """Set ticks with these names. A shortened name has its full text as a tooltip."""
+        """Set ticks with these names. If a name is shortened, a tooltip shows its full text."""
         longest = self._longest_name if axis == "y" else _LONGEST_NAME
         texts = [_short(name, longest) for name in names.values()]
         ticks = getattr(self.axes, f"set_{axis}ticks")(list(names), texts, rotation=turn)
@@ -234,7 +235,7 @@ class _Panel:
 
     def _add_key(self, titled: bool) -> float:
         """Draw the legend if there are several entries, and return its height."""
-        # The chart's title names a single entry, unless that stands for several equal lines.
+        # A single entry needs no legend, as the title names it, unless it stands for equal lines.
         if len(self._key) < 2 and not any(" = " in label for label in self._key):
             return 0.0
         labels = [_short(label, _LONGEST_LABEL) for label in self._key]  # tooltips are not cut
@@ -273,9 +274,9 @@ class _Panel:
         y = _drawable(line.y)
         finite = np.isfinite(y)
         beside = np.pad(finite, 1)
-        alone = finite & ~beside[:-2] & ~beside[2:]  # a line of one point is invisible
+        alone = finite & ~beside[:-2] & ~beside[2:]  # a line through one point is invisible
         for rank, (label, width) in enumerate(line.bands.items()):
-            alpha = 0.3 / 2**rank  # the narrowest first
+            alpha = 0.3 / 2**rank  # the narrowest band comes first
             low, high = map(_drawable, _ends(line, width))
             bands[label] = self.axes.fill_between(
                 x, low, high, color=colour, alpha=alpha, linewidth=0, clip_on=False
@@ -340,13 +341,13 @@ class _Panel:
         return dots
 
     def _name_rows(self, names: Sequence[str]) -> None:
-        """Name the rows, the first row at the top."""
+        """Name the rows. The first row is at the top."""
         self._write_names("y", dict(enumerate(names)))
         self.axes.set_ylim(len(names) - 0.4, -0.6)
         self.axes.spines["left"].set_visible(False)
 
     def _bars(self, chart: Bars) -> float:
-        """Draw named rows if there are few, else thin columns."""
+        """Draw the bars as named rows if there are few, else as thin columns."""
         count = len(chart.names)
         shown = evenly_spaced(count, _MOST_BARS)
         cut = np.clip(chart.values, -chart.limit, chart.limit)[shown]
@@ -410,13 +411,13 @@ class _Panel:
         if not isinstance(drawn.norm, LogNorm):
             bar.locator = MaxNLocator(5)
         bar.outline.set_visible(False)
-        # Otherwise each colour would be a separate shape.
+        # Without this, each colour would become a separate shape.
         bar.solids.set(rasterized=True, alpha=1)
 
     def _name_cells(self, chart: Matrix) -> float:
-        """Name the groups, or else the rows, and some columns, where there is room.
+        """Name the groups (or, without groups, the rows) and as many columns as there is room for.
 
-        Return the height of the columns' names.
+        Return the height that the columns' names need.
         """
         rows = len(chart.cells)
         starts = [0] + [n for n, (a, b) in enumerate(pairwise(chart.groups), 1) if a != b]
@@ -453,7 +454,7 @@ class _Panel:
             least = max(float(np.abs(flat[flat != 0]).min()), largest / _WIDEST)
             set_scale = getattr(self.axes, f"set_{name}scale")
             if (flat < least).any():
-                # Start at a power of ten: one inside the linear part would overlap with 0.
+                # Start at a power of ten. A tick at one inside the linear part would overlap 0.
                 middle = float(np.median(np.abs(flat[flat != 0])))
                 start = middle if (flat < 0).any() else 10.0 ** floor(log10(least))
                 set_scale("symlog", linthresh=start)
@@ -482,24 +483,24 @@ class _Panel:
 
 
 def _ends(line: Line, width: Vector) -> tuple[Vector, ...]:
-    """Return where a band of this line ends below and above, [n] each."""
+    """Return the lower and the upper end of a band around this line, [n] each."""
     below, above = np.broadcast_to(width, (2, len(line.y)))
     return line.y - below, line.y + above
 
 
 def _drawable(values: Vector) -> Vector:
-    """Return the values as matplotlib can scale them: too large ones cut, too small ones 0."""
+    """Return values that matplotlib can scale: too large ones are cut, too small ones become 0."""
     cut = np.clip(values, -_LARGEST, _LARGEST)
     return np.where(np.abs(cut) < 1 / _LARGEST, 0.0, cut)
 
 
 def is_wide_chart(chart: Chart) -> bool:
-    """Whether the chart takes the full width of a page."""
+    """Return whether the chart takes the full width of a page."""
     return chart.wide if isinstance(chart, Lines) else isinstance(chart, Dots | Bars)
 
 
 def are_rows(chart: Bars) -> bool:
-    """Whether the bars are drawn as rows with names, as there are few."""
+    """Return whether there are so few bars that they are drawn as rows with names."""
     return len(chart.names) <= _NAMED_BARS
 
 
@@ -531,7 +532,7 @@ def _text(value: float, axis: Axis) -> str:
 
 
 def _short(text: str, longest: int) -> str:
-    """Return a text that can be drawn. Long texts lose their middle, since names begin alike."""
+    """Return a text that can be drawn. Long texts lose their middle, as names often start alike."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "\ufffd", text)
     if len(text) <= longest:
         return text
@@ -539,7 +540,7 @@ def _short(text: str, longest: int) -> str:
 
 
 def _inline(source: str, text: str, tips: Mapping[str, Sequence[str]]) -> Markup:
-    """Return matplotlib's SVG as one flat element without ids and styles, in the page's colours."""
+    """Return matplotlib's SVG as a flat element in the page's colours, without ids and styles."""
     drawing = ElementTree.fromstring(source)
     shapes = {path.get("id"): path.get("d", "") for path in drawing.iter(f"{_SVG}path")}
     root = ElementTree.Element(
@@ -570,7 +571,7 @@ def _inline(source: str, text: str, tips: Mapping[str, Sequence[str]]) -> Markup
 def _shape(
     element: ElementTree.Element, tag: str, shapes: Mapping[str | None, str]
 ) -> tuple[str, dict[str, str]]:
-    """Return the element's tag and position. Shared shapes are repeated for each use."""
+    """Return the element's tag and position. A shared shape is written out at each use."""
     place = {name: _rounded(element.get(name, "")) for name in ("x", "y") if element.get(name)}
     if tag == "path":
         return tag, {"d": _rounded(element.get("d", ""))}
@@ -589,7 +590,7 @@ def _shape(
 
 
 def _smaller(picture: str) -> str:
-    """Return the PNG of a data URL as a smaller one with a palette, if it is opaque."""
+    """Return the PNG of a data URL with a palette, which makes it smaller, if it is opaque."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(b64decode(picture.partition(",")[2]))).convert("RGBA")
@@ -601,7 +602,7 @@ def _smaller(picture: str) -> str:
 
 
 def _attributes(style: str) -> dict[str, str]:
-    """Return a style as attributes, which the page's policy allows. Fonts are the page's."""
+    """Return a style as attributes, which the page's policy allows. The page sets the fonts."""
     pairs = (part.split(":", 1) for part in style.split(";") if ":" in part)
     styles = {name.strip(): value.strip() for name, value in pairs}
     look = {name: value for name, value in styles.items() if name in _ATTRIBUTES}

@@ -1,4 +1,4 @@
-"""Write finished runs for other tools, as long tables in CSV or Parquet."""
+"""Export finished runs for other tools, as long tables in CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Rows = list[tuple[object, ...]]
 def numbers(record: Mapping[str, object], prefix: str = "") -> dict[str, float]:
     """Return the finite numbers of a JSON object by their dotted names.
 
-    Numbers in a list are named by their position from 1. Any other list counts as its length.
+    Numbers in a list are named by their position, starting at 1. Any other list is replaced by its
+    length.
     """
     flat_numbers: dict[str, float] = {}
     for key, value in record.items():
@@ -43,7 +44,7 @@ def _is_number(value: object) -> bool:
 
 
 def long_tables(runs: Sequence[Run]) -> dict[str, Rows]:
-    """Return the rows of each table that has some: the run's columns, `KEYS`, figure and value."""
+    """Return all tables that have rows: `RUN_COLUMNS`, the `KEYS`, a figure and its value."""
     makers = {"rounds": _rows_of_rounds, "clients": _rows_of_clients, "steps": _rows_of_steps}
     tables: dict[str, Rows] = {
         name: [
@@ -116,7 +117,7 @@ def _write(
     files = {folder / (name + ending): name for name in tables}
     for file in files:
         if file.exists():
-            raise FedProtoError(f"{file}: exists already; choose another --output")
+            raise FedProtoError(f"{file}: already exists; choose another --output")
     folder.mkdir(parents=True, exist_ok=True)
     for file, name in files.items():
         titles = (*RUN_COLUMNS, *KEYS[name], "figure", "value")

@@ -1,7 +1,7 @@
-"""A table for a terminal that breaks no cell: where columns do not fit, they are stacked.
+"""A table for a terminal that never breaks a cell: columns that do not fit are stacked.
 
-rich squeezes the columns of a table that is too wide until words break. Here every column is as
-wide as its cells. What does not fit beside the others follows below them, with the rows' names
+If a table is too wide, rich squeezes its columns until words break. Here every column is as wide as
+its cells. Columns that do not fit beside the others follow below them, beside the rows' names
 again.
 """
 
@@ -23,8 +23,9 @@ _LEAST_NAME = 12  # letters of a row's name that stay in a line
 class FittingTable:
     """Rows of texts below titles.
 
-    texts: number of columns from the left without numbers. They are repeated where columns are
-    stacked. heading, caption: lines above and below. marked: the places of rows in bold.
+    texts: the number of columns, counted from the left, that hold no numbers. They are repeated in
+    each stacked part. heading, caption: the lines above and below. marked: the places of the rows
+    in bold.
     """
 
     columns: Sequence[str]
@@ -77,7 +78,7 @@ class FittingTable:
         return names, [self._widened(block, width - names_width) for block in blocks]
 
     def _widened(self, block: Sequence[tuple[int, int]], room: int) -> list[tuple[int, int]]:
-        """Return the columns, wider where there is room for a whole title in one line."""
+        """Return the columns, widened where this makes room for a whole title in one line."""
         room -= sum(size + 1 for _, size in block)
         widened = []
         for place, size in block:
@@ -91,6 +92,6 @@ class FittingTable:
         return [row[place] for row in self.rows]
 
     def _width(self, place: int) -> int:
-        """Return the width of the widest cell or word of the title."""
+        """Return the width of the widest cell, or of the title's longest word if that is wider."""
         words = self.columns[place].split() or [""]
         return max(cell_len(text) for text in (*words, *self._cells(place)))

@@ -1,6 +1,6 @@
-"""How much lower a method's errors are than a rival's, client by client, and how sure that is.
+"""Measure how much lower a method's errors are than a rival's, client by client, and how surely.
 
-Whenever the app says that a method pays, it follows `Gain.finding`, the only rule for that.
+`Gain.finding` is the only rule that says whether a method pays. The whole app follows it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from fedproto_app.data.clock import CALENDAR_UNITS
 from fedproto_app.maths.two_way_bootstrap import LEVEL, Floats, median_ratio_interval
 from fedproto_app.report.run_files import read_table
 
-# With five clients even five equal signs have p = 2 / 2⁵ = 0.06. Fewer than seven days cover less
-# than 90% where clients correlate by 0.3 (docs/results/sharing.md, "The interval").
+# With five clients, even if all five gain, a sign test gives only p = 2 / 2⁵ = 0.06. With fewer
+# than seven days, an interval holds the true gain in less than 90% of cases if clients correlate by
+# 0.3 (docs/results/sharing.md, "The interval").
 FEWEST_CLIENTS, FEWEST_BLOCKS = 6, 7
 RELEVANT = 0.01  # a smaller gain of the median client makes no difference
 _EQUAL = 0.0005  # a smaller gain prints as 0.0% and counts for neither side
@@ -30,7 +31,7 @@ _DAY, _HOUR = 86_400, 3600  # seconds
 
 
 class Finding(Enum):
-    """What a comparison shows for the median client. The values are for tables."""
+    """What a comparison shows for the median client. The values are the words in tables."""
 
     PAYS = "pays"
     HARMS = "harms"
@@ -40,10 +41,11 @@ class Finding(Enum):
 
 @dataclass(frozen=True)
 class Blocks:
-    """A client's test MAE by block of its test part, a row of blocks.csv.
+    """A client's test MAE, split among the blocks of its test part: one row of blocks.csv.
 
-    step_seconds: of the clock, 0 without one. steps: of a block. first: number of the first block
-    on the clock. parts: of the MAE, which is their sum.
+    step_seconds: the step of the client's clock, 0 without a clock. steps: the length of a block.
+    first: the number of the first block on the clock. parts: each block's part of the MAE, which is
+    their sum.
     """
 
     step_seconds: float
@@ -53,7 +55,7 @@ class Blocks:
 
 
 class ClientBlocks(NamedTuple):
-    """A client's blocks with a method and with its rival, of the same run."""
+    """A client's blocks with a method, and with the rival of the same run."""
 
     client: str
     blocks: Blocks | None
@@ -61,17 +63,18 @@ class ClientBlocks(NamedTuple):
 
     @property
     def sides(self) -> tuple[Blocks, Blocks] | None:
-        """Both, None if one is unknown."""
+        """The blocks of both, or None if those of one are unknown."""
         return (self.blocks, self.rival) if self.blocks and self.rival else None
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A method's errors compared with a rival's.
+    """The comparison of a method's errors with a rival's.
 
     ratios: each client's error divided by the rival's, infinite for a client without an error.
-    interval: the 95% interval of their median, None with too few clients or blocks. blocks: of the
-    test part, None where the task has none. block: its length in words, "day".
+    interval: the 95% interval of the median ratio, None with too few clients or blocks. blocks: the
+    number of blocks of the test part, None where the task has no blocks. block: the length of a
+    block in words, such as "day".
     """
 
     ratios: Mapping[str, float]
@@ -81,7 +84,7 @@ class Gain:
 
     @cached_property
     def ratio(self) -> float:
-        """The median over the clients."""
+        """The median ratio over the clients."""
         return float(median(self.ratios.values()))
 
     @property
@@ -98,9 +101,10 @@ class Gain:
     def finding(self) -> Finding:
         """What the comparison shows.
 
-        It pays or harms if the interval excludes equal errors and the median client's error differs
-        by 1% or more. It makes no difference if that gain is smaller, or if the whole interval lies
-        within 1%. Everything else is open.
+        The method pays or harms if the interval excludes equal errors and the median client's error
+        differs from the rival's by 1% or more. It makes no difference if the interval excludes
+        equal errors but the median differs by less, or if the whole interval lies within 1% of
+        equal errors. Otherwise the comparison is open.
         """
         if self.interval is None:
             return Finding.OPEN
@@ -127,7 +131,7 @@ class Gain:
 
     @property
     def why_open(self) -> str:
-        """Why there is no interval, or that its gain may be chance."""
+        """Why the comparison is open: there is no interval, or the difference may be chance."""
         if len(self.ratios) == 1:
             return "only one client can be compared"
         if len(self.ratios) < FEWEST_CLIENTS:
@@ -141,9 +145,9 @@ class Gain:
 def gain_of(
     errors: Mapping[str, float], rival: Mapping[str, float], pairs: Iterable[ClientBlocks] = ()
 ) -> Gain:
-    """Compare the clients' errors with a rival's, which say which clients are compared.
+    """Compare the clients' errors with a rival's. All clients of the rival are compared.
 
-    pairs: of all runs behind the errors, or () where the task has no blocks.
+    pairs: the clients' blocks in all runs behind the errors, or () where the task has no blocks.
     """
     ratios = {client: _ratio(errors.get(client, inf), error) for client, error in rival.items()}
     sums, rival_sums, blocks, block = _by_block(list(ratios), pairs)
@@ -158,7 +162,7 @@ def gain_of(
 
 
 def is_lower(error: float, rival: float) -> bool:
-    """Whether an error is lower than another one by more than rounding."""
+    """Return whether an error is lower than a rival's by more than rounding."""
     return error < rival and error <= (1 - _EQUAL) * rival
 
 
@@ -171,8 +175,8 @@ def _ratio(error: float, rival: float) -> float:
 def _by_block(
     clients: Sequence[str], pairs: Iterable[ClientBlocks]
 ) -> tuple[Floats, Floats, int | None, str]:
-    """Return the sums of errors by client and block, [K, D], of both sides, D, and a block's length
-    in words. Blocks of a short test part are merged into the longest blocks of any client."""
+    """Return each side's sums of errors by client and block, [K, D], the number of blocks D, and
+    the length of a block in words. Shorter blocks are merged to the longest of any client."""
     rows = {client: row for row, client in enumerate(clients)}
     compared = [
         (rows[pair.client], sides)
@@ -209,7 +213,7 @@ def _length(blocks: Blocks) -> str:
 
 
 def read_blocks(folder: Path) -> dict[tuple[str, str], Blocks]:
-    """Return the blocks of a run's clients by client and node, {} if it has none."""
+    """Return the blocks of a run's clients by client and node, or {} if the run has none."""
     file = folder / "blocks.csv"
     if not file.exists():
         return {}

@@ -1,4 +1,4 @@
-"""Signs in a finished run that its training learned nothing."""
+"""Find signs that the training of a finished run learned nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _DIVERGED = 10.0  # validation MSE in units of the train variance, where a const
 
 
 def learning_faults(run: Run) -> list[str]:
-    """Return what suggests that the run learned nothing, each as a sentence without its end.
+    """Return the signs that the run learned nothing, as sentences without a full stop.
 
-    Training diverged, the validation error did not fall, or the kept models are no better than
-    always naming each client's most frequent class. A run of fewer than three evaluations gives
-    none.
+    There are three signs: training diverged, the validation error did not fall, or the kept models
+    are no better than always predicting each client's most frequent class. A run with fewer than
+    three evaluations shows none.
     """
     lines = run.rounds
     squared, shares = (
@@ -41,15 +41,15 @@ def learning_faults(run: Run) -> list[str]:
     accuracy, constant = run.summary.get("accuracy_kept"), _most_frequent_share(run.folder)
     if accuracy is not None and constant is not None and accuracy <= constant:
         faults.append(
-            f"no better than the most frequent class: the kept models name {accuracy:.1%} of the "
-            f"test samples right, and {constant:.1%} of the train samples are of their client's "
-            "most frequent class"
+            f"no better than the most frequent class: the kept models classify {accuracy:.1%} of "
+            f"the test samples correctly, and {constant:.1%} of the train samples belong to their "
+            "client's most frequent class"
         )
     return faults
 
 
 def _most_frequent_share(folder: Path) -> float | None:
-    """Return the share of the train samples that are of their client's most frequent class."""
+    """Return the share of train samples that belong to their client's most frequent class."""
     if not (folder / "partition.csv").exists():
         return None
     counts, _ = read_partition(folder)

@@ -1,4 +1,4 @@
-"""Listeners that record each round as it ends: rounds.jsonl, Prometheus."""
+"""Listeners that record each round when it ends: in rounds.jsonl, and for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from fedproto_app.server.listeners import Listener, RoundEnd
 from fedproto_app.settings import Settings
 
 METRICS_FOLDER = "FEDPROTO_METRICS"
-# Name and meaning of each metric: totals over the rounds, and values of the last round.
+# The name and meaning of each metric: first totals over the rounds, then values of the last round.
 _TOTALS = {
-    "rounds": ("rounds_total", "rounds that are done"),
+    "rounds": ("rounds_total", "rounds done"),
     "asked": ("asked_total", "orders to nodes"),
     "answered": ("answered_total", "usable replies"),
     "refused": ("refused_total", "nodes and clients whose replies were not used"),
-    "late": ("late_total", "replies that the deadline did not see"),
+    "late": ("late_total", "replies that did not arrive before the deadline"),
     "shortened": ("shortened_total", "clients' updates that aggregation.step-limit shortened"),
     "bytes_up": ("received_bytes_total", "bytes of replies"),
     "bytes_down": ("sent_bytes_total", "bytes of orders"),
@@ -32,17 +32,17 @@ _TOTALS = {
 _LATEST = {
     "clients": ("clients", "clients that trained in the last round"),
     "loss": ("loss", "mean training loss of the last round"),
-    "epsilon": ("epsilon", "privacy spent so far, the most of any client"),
+    "epsilon": ("epsilon", "privacy spent so far by the client that spent most"),
     "time": ("last_round_timestamp_seconds", "when the last round ended"),
 }
 
 
 class MetricsFile:
-    """The run's numbers for Prometheus: a text file, replaced after each round.
+    """A text file with the run's numbers for Prometheus. It is replaced after each round.
 
-    The format is https://prometheus.io/docs/instrumenting/exposition_formats/. The textfile
-    collector of node_exporter reads a folder of such files. FEDPROTO_METRICS names the folder.
-    Without it, nothing is written.
+    https://prometheus.io/docs/instrumenting/exposition_formats/ describes the format. The textfile
+    collector of node_exporter reads a folder of such files. The environment variable
+    FEDPROTO_METRICS names the folder. If it is not set, nothing is written.
 
     before: the lines of rounds.jsonl that a resumed run already has.
     """
@@ -88,7 +88,7 @@ class MetricsFile:
 
 
 def _epsilon(line: Record) -> object:
-    """Return the privacy spent by this round's end, None if it is not counted."""
+    """Return the privacy spent by the end of this round, or None if it is not counted."""
     privacy = line.get("privacy")
     return privacy.get("epsilon") if isinstance(privacy, Mapping) else None
 
@@ -98,7 +98,7 @@ def _escaped(text: str) -> str:
 
 
 class RoundLine(Listener):
-    """Describes the round in the line that later listeners write and show."""
+    """Fills the line about the round, which later listeners write and show."""
 
     def __init__(self, task: str) -> None:
         self._task = task
@@ -120,7 +120,7 @@ class RoundsFile(Listener):
 
 
 class Shown(Listener):
-    """Hands each line of rounds.jsonl to a function that shows it."""
+    """Passes each line of rounds.jsonl to a function that shows it."""
 
     def __init__(self, show: Callable[[Record], None]) -> None:
         self._show = show

@@ -22,13 +22,13 @@ from fedproto_app.report.run_files import Record
 from fedproto_app.report.runs import DATA_NOTES, write_lines
 from fedproto_app.tasks.metrics import UNKNOWN, Field, error_text
 
-_PACE_ROUNDS = 10  # the estimate of the remaining time uses the mean of these last rounds
+_PACE_ROUNDS = 10  # the remaining time is estimated from the mean of so many last rounds
 
 
 class GrowingFile:
     """Reads the lines that were added to a text file since the last call.
 
-    A line counts once its end is written. The file need not exist yet.
+    A line is returned once its end has been written. The file need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,8 +51,8 @@ class GrowingFile:
 class NewRounds:
     """Reads the rounds that were added to a ``rounds.jsonl`` since the last call.
 
-    Rounds that the file holds at the start do not count. A resumed run cuts the file and repeats
-    rounds, so the whole file is read whenever it has changed.
+    Rounds that the file already holds at the start are not returned. A resumed run shortens the
+    file and repeats rounds, so the whole file is read whenever it has changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,9 +75,9 @@ class NewRounds:
 
 
 class Progress:
-    """Shows rounds as they end: a progress bar on a terminal, a line for each round elsewhere.
+    """Shows each round when it ends: in a progress bar on a terminal, else as a line.
 
-    rounds: the largest number of rounds. figures: the figures shown with the loss.
+    rounds: the largest number of rounds. figures: the figures to show beside the loss.
     """
 
     def __init__(self, console: Console, rounds: int, figures: Sequence[Field]) -> None:
@@ -105,7 +105,7 @@ class Progress:
         return self
 
     def stage(self, activity: str) -> None:
-        """Show what is being done outside of rounds."""
+        """Show what the run does before or after its rounds."""
         if self._bar is not None:
             self._bar.update(self._task, description=f"{activity} …")
         else:
@@ -116,7 +116,7 @@ class Progress:
             self._bar.stop()
 
     def show(self, record: Mapping[str, Any]) -> None:
-        """Show one round, a record of ``rounds.jsonl``."""
+        """Show one round. record: its record in ``rounds.jsonl``."""
         number = record["round"]
         self._seconds.append(record["seconds"]["total"])
         texts = {"loss": error_text(record["loss"].get("total"))}
@@ -163,7 +163,7 @@ def clock_text(seconds: float) -> str:
 
 
 def keep_notes(notes: Sequence[str], artefacts: Path, progress: Progress) -> None:
-    """Show what was done to the data, and write it into the run's folder, a line each."""
+    """Show the notes on what was done to the data, and write them into the run's folder."""
     for note in notes:
         progress.say(f"data: {note}")
     if notes:
@@ -171,9 +171,9 @@ def keep_notes(notes: Sequence[str], artefacts: Path, progress: Progress) -> Non
 
 
 def keep_log(log: Path, artefacts: Path) -> None:
-    """Append the log to the run's log, which a resumed run already has.
+    """Append the log to the run's log. A resumed run already has one.
 
-    A disk that has no room for it must not hide why the run ended.
+    If the disk has no room for the log, that error must not hide why the run ended.
     """
     if log.exists() and artefacts.exists():
         with (

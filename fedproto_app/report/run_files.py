@@ -1,4 +1,4 @@
-"""Read the files of a run with types, and write its CSV files safely for spreadsheets."""
+"""Read the files of a run as typed values, and write CSV files that are safe for spreadsheets."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 from fedproto_app.core.errors import FedProtoError
 
 Record = dict[str, Any]  # a JSON object, such as summary.json or a line of rounds.jsonl
-TEXTS = ("client", "node", "group", "class", "third")  # columns of texts, all others have numbers
-# A quote before a cell makes a spreadsheet show it as text. A name may start with quotes itself.
+TEXTS = ("client", "node", "group", "class", "third")  # columns of texts. All others hold numbers
+# A quote before a cell makes a spreadsheet show it as text. The name itself may start with quotes.
 _FORMULA = re.compile(r"'*(?:[=@]|[+-].*[(|!])")
 Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True)
 class CsvTable:
-    """A CSV file of a run by column.
+    """The columns of a run's CSV file.
 
-    texts, numbers: columns with an entry for each of the N rows. A number is NaN where the cell is
-    empty, because it is unknown or was withheld.
+    texts, numbers: columns with an entry for each of the N rows. If a number is unknown or was
+    withheld, its cell is empty and the number is NaN.
     """
 
     file: Path
@@ -47,7 +47,7 @@ class CsvTable:
         return [value for value in self[column].tolist() if isfinite(value)]
 
     def by_client(self, column: str) -> dict[str, float]:
-        """Return a column of numbers by client."""
+        """Return a column of numbers as a dict, by client."""
         return dict(zip(self.clients, self[column].tolist(), strict=True))
 
     @property
@@ -62,7 +62,7 @@ class CsvTable:
 
     @property
     def groups(self) -> list[str]:
-        """The true group of each row's client, "" where unknown."""
+        """The true group of each row's client, "" if unknown."""
         return self.texts["group"]
 
 
@@ -101,7 +101,8 @@ def _numbers(column: str, cells: Sequence[str]) -> NDArray[np.float64]:
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Return the rows as CSV. A cell that a spreadsheet would run as a formula starts with '."""
+    """Return the rows as CSV. A quote is put before a cell that a spreadsheet would run as a
+    formula."""
     text = io.StringIO()
     csv.writer(text).writerows([[_as_text(cell) for cell in row] for row in rows])
     return text.getvalue()
@@ -117,7 +118,7 @@ def _name(cell: str) -> str:
 
 
 def read_records(file: Path) -> list[Record]:
-    """Return the JSON objects of a file that has one in each line."""
+    """Return the JSON objects in a file with one object per line."""
     return parsed(file, lambda text: [_record(line) for line in text.splitlines()])
 
 

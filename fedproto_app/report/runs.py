@@ -30,29 +30,30 @@ from fedproto_app.settings.choice import known_in
 from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.metrics import badness
 
-# Comparisons replace encoder.path by this: it matters that an encoder was given, not where it lies.
+# Comparisons replace encoder.path by this, because only whether an encoder was given matters.
 GIVEN_ENCODER = "given"
 DATA_NOTES = "data-notes.txt"  # what was done to the data, a line each
-# In the folder of a trial, a line each: warnings about the data, and sentences that limit its
-# verdict because of them.
+# Files in the folder of a trial, with a line for each warning about the data, and for each sentence
+# that limits the trial's verdict because of these warnings.
 DATA_WARNINGS = "data-warnings.txt"
 PROVISOS = "provisos.txt"
 
 _OF_COLUMNS = ("data.known", "data.covariates", "data.holidays")
 
-NOT_CONVERGED = " †"  # follows the names of runs that had not converged
+NOT_CONVERGED = " †"  # added to the names of runs that had not converged
 _PART = 5  # the last fifth of the evaluations is compared with the fifth before
-_FALLING = 0.01  # the smallest relative fall of the validation error that counts
+_FALLING = 0.01  # a smaller relative fall of the validation error is ignored
 
 
 def has_converged(errors: Iterable[float | None]) -> bool | None:
-    """Return whether a run's validation error had levelled off by its end.
+    """Return whether the validation error had levelled off by the end of a run.
 
-    It had not if it was lowest in the last fifth of the evaluations, and its mean there is more
-    than 1% below its mean over the fifth before. Single evaluations are too noisy to be compared.
+    It had not if the lowest error lies in the last fifth of the evaluations, and the mean over this
+    fifth is more than 1% below the mean over the fifth before. Single evaluations are too noisy to
+    be compared.
 
-    errors: the mean over the clients after each round, None for a round without evaluation. Returns
-    None with fewer than two evaluations.
+    errors: the mean error over the clients after each round, None for a round without evaluation.
+    Returns None if there are fewer than two evaluations.
     """
     values = [error for error in errors if error is not None and isfinite(error)]
     if len(values) < 2:
@@ -66,8 +67,8 @@ def has_converged(errors: Iterable[float | None]) -> bool | None:
 class Run:
     """One finished run.
 
-    summary: the fields of ``summary.json``, and figures that a comparison adds. settings: with
-    dotted keys.
+    summary: the fields of ``summary.json``, and figures that a comparison adds. settings: the run's
+    settings, with dotted keys.
     """
 
     folder: Path
@@ -85,7 +86,7 @@ class Run:
 
     @property
     def had_not_converged(self) -> bool:
-        """Whether the run ended while its validation error still fell, see `has_converged`."""
+        """Whether the validation error still fell when the run ended. See `has_converged`."""
         return self.summary.get("converged") is False
 
     @property
@@ -101,12 +102,12 @@ class Run:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the run shared nothing, or False if its summary does not say."""
+        """Whether the run shared nothing. False if its summary does not say."""
         return [self.summary.get(f"parameters_{way}") for way in ("up", "down")] == [0, 0]
 
     @property
     def repetition(self) -> tuple[int, str]:
-        """The seed and the window of a backtest: runs that differ in nothing else are a group."""
+        """The seed and the backtest window. Runs that differ only in these are in one group."""
         return self.summary["seed"], str(self.settings.get("data.backtest", ""))
 
     @cached_property
@@ -116,17 +117,17 @@ class Run:
 
     @property
     def notes(self) -> list[str]:
-        """What was done to the data, a line each. Sites keep theirs to themselves."""
+        """What was done to the data, a line each. Deployed sites keep their notes to themselves."""
         return _lines(self.folder / DATA_NOTES)
 
     @property
     def warnings(self) -> list[str]:
-        """What the trial that the run belongs to doubts about its data, a line each."""
+        """Doubts about the data of the trial that the run belongs to, a line each."""
         return _lines(self.folder.parent / DATA_WARNINGS)
 
     @property
     def provisos(self) -> list[str]:
-        """The sentences that limit the verdict of the trial that the run belongs to."""
+        """Sentences that limit the verdict of the trial that the run belongs to."""
         return _lines(self.folder.parent / PROVISOS)
 
     @cached_property
@@ -136,7 +137,7 @@ class Run:
 
 
 def without_repeats(lists: Iterable[Iterable[str]]) -> list[str]:
-    """Return all lines of several lists, each once, in their order."""
+    """Return the lines of all lists in their order, but repeated lines only once."""
     return list(dict.fromkeys(chain.from_iterable(lists)))
 
 
@@ -145,7 +146,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def write_lines(file: Path, lines: Iterable[str]) -> None:
-    """Write a line each, completely or not at all."""
+    """Write the lines into the file, completely or not at all."""
     write_whole(file, "".join(f"{line}\n" for line in lines).encode())
 
 
@@ -153,7 +154,8 @@ def write_lines(file: Path, lines: Iterable[str]) -> None:
 class KnownColumns:
     """The columns that a run knows in advance.
 
-    Its fair rival has the same columns, or a gain of the columns would count as one of sharing.
+    A fair rival knows the same columns. Otherwise a gain that comes from the columns would look
+    like a gain from sharing.
     """
 
     names: tuple[str, ...] = ()
@@ -178,7 +180,7 @@ class KnownColumns:
 
 
 def enumerated(names: Sequence[str]) -> str:
-    """Return names as a sentence lists them: a, b and c."""
+    """Return the names as they are listed in a sentence: a, b and c."""
     *first, last = names or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -211,7 +213,10 @@ class Group:
 
     @property
     def title(self) -> str:
-        """The method for readers, with how it was used where it can be both: "Kindred (local)"."""
+        """The method's name for readers, such as "Kindred (local)".
+
+        If a method can be used both ways, its name says whether it was local or federated.
+        """
         title = str(self.runs[0].summary.get("title", self.method))
         if f"{self.method}.sharing" not in known_settings(self.runs[0]):
             return title
@@ -238,19 +243,19 @@ class Group:
         return Spread(fmean(values) if values else None, stdev(values) if len(values) > 1 else None)
 
     def standard_error(self, key: str) -> float | None:
-        """Return the standard error of that mean, None for fewer than two runs."""
+        """Return the standard error of the mean of `spread`, or None for fewer than two runs."""
         values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
         return stdev(values) / sqrt(len(values)) if len(values) > 1 else None
 
 
 def read_run(folder: Path) -> Run:
-    """Read a finished run, or raise `FedProtoError` naming the file if one cannot be used."""
+    """Read a finished run. If a file cannot be used, raise `FedProtoError` that names the file."""
     settings = parsed(folder / "settings.toml", tomllib.loads)
     return Run(folder, read_record(folder / "summary.json"), flat(settings))
 
 
 def read_task(folder: Path) -> str:
-    """Return the task of a run, finished or not, from its ``settings.toml``."""
+    """Return the task of a run, which need not be finished, from its ``settings.toml``."""
     if not (folder / "settings.toml").exists():
         return FIRST_TASK
     return str(parsed(folder / "settings.toml", tomllib.loads).get("task", FIRST_TASK))
@@ -268,9 +273,10 @@ def read_clients(folder: Path) -> CsvTable:
 
 
 def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
-    """Return the finished runs at or directly below the places, and the folders without any.
+    """Return the finished runs in these folders, and the folders without a finished run.
 
-    Raises `FedProtoError` if a place does not exist or holds no finished run.
+    A run may be a place itself, or lie directly below a place. Raises `FedProtoError` if a place
+    does not exist, or if there is no finished run at all.
     """
     finished: dict[Path, None] = {}
     without: dict[Path, None] = {}
@@ -292,11 +298,11 @@ def find_runs(places: Iterable[Path]) -> tuple[list[Run], list[Path]]:
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
-    """Return the groups, `ranked`, and the runs that another run repeats.
+    """Return the groups, sorted by `ranked`, and the runs that another run repeats.
 
-    Two runs with the same settings and seed are one experiment. Only the last by folder name
-    counts: with both, the spread over seeds would look smaller than it is. A run without a backtest
-    and a backtest's windows are never in one group.
+    Two runs with the same settings and seed are one experiment. Only the run whose folder name
+    sorts last is used: if both were, the spread over seeds would look smaller than it is. A run
+    without a backtest is never in one group with the windows of a backtest.
     """
     by_settings: dict[tuple[object, ...], dict[tuple[int, str], Run]] = defaultdict(dict)
     repeated = []
@@ -318,10 +324,11 @@ def group_runs(runs: Iterable[Run]) -> tuple[list[Group], list[Run]]:
 
 
 def ranked(groups: Iterable[Group], order: str = "") -> list[Group]:
-    """Return the groups sorted by task and dataset, then the best first.
+    """Return the groups sorted by task and dataset, and within these from best to worst.
 
-    order: one of the task's orders, "" for its first. A task without this order is sorted by its
-    headline figure. Groups that lack the figure come last, sorted by the headline.
+    order: the name of one of the task's orders, or "" for its first. If the task lacks this order,
+    the groups are sorted by the headline figure. Groups that lack the order's figure come last,
+    sorted by the headline figure.
     """
 
     return sorted(groups, key=lambda group: _place(group, order))
@@ -331,8 +338,8 @@ def labels(groups: Sequence[Group]) -> list[str]:
     """Return a name for each group: its title, and the settings that distinguish it.
 
     Only settings that differ between groups of the same dataset and title are named, for example
-    ``FUELS inter-weight=1.0``. Keys of the method's own section and of the data's omit the
-    sections' names.
+    ``FUELS inter-weight=1.0``. The keys of the data settings and of the method's own settings are
+    given without the name of their section.
     """
     alike: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
@@ -353,7 +360,7 @@ def labels(groups: Sequence[Group]) -> list[str]:
 
 
 def marked_labels(groups: Sequence[Group]) -> list[str]:
-    """Return the `labels` for readers, with a mark behind groups that had not converged."""
+    """Return the `labels` for readers. Groups that had not converged are marked."""
     return [
         label + NOT_CONVERGED * group.had_not_converged
         for label, group in zip(labels(groups), groups, strict=True)
@@ -361,19 +368,19 @@ def marked_labels(groups: Sequence[Group]) -> list[str]:
 
 
 def windows_of(settings: Record) -> str:
-    """Return the number of a backtest's windows as text, "" without a backtest."""
+    """Return the number of windows of a backtest as text, or "" without a backtest."""
     return str(settings.get("data.backtest", "")).partition("/")[2]
 
 
 def _is_idle(key: str, group: Group) -> bool:
-    """Whether a setting says nothing of the columns that the group knows in advance."""
+    """Return whether a setting does not matter, as the group knows no such columns in advance."""
     if key.startswith("response."):
         return not group.known_columns
     return key in _OF_COLUMNS and not known_settings(group.runs[0]).get(key)
 
 
 def _short(key: str, method: str) -> str:
-    """Return the key without the name of the method's own section or of a section of the data."""
+    """Return the key without its section, if that is the method's own or one of the data's."""
     if key.startswith("data."):
         return key.rpartition(".")[2]
     return key.removeprefix(f"{method}.").removeprefix("own.")
@@ -392,7 +399,8 @@ def _place(group: Group, order: str) -> tuple[int, str, float, float, str]:
 def known_settings(run: Run) -> Record:
     """Return the run's settings, with defaults for settings that are newer than the run.
 
-    A run of this version has all settings, so its method need not be imported, which takes seconds.
+    A run of this version already has all settings. Its method need not be imported for them, which
+    would take seconds.
     """
     if run.summary.get("versions", {}).get("fedproto-app") == __version__:
         return dict(run.settings)

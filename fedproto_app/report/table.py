@@ -1,4 +1,4 @@
-"""Tables of results: one run's, and several runs side by side."""
+"""Make tables of results, either of one run or of several runs side by side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedproto_app.report.runs import NOT_CONVERGED, Group, Run, labels
 from fedproto_app.report.task_report import report_for
 from fedproto_app.tasks.metrics import UNKNOWN, Field
 
-_NO_SPREAD = f" ± {UNKNOWN}"  # of one seed
+_NO_SPREAD = f" ± {UNKNOWN}"  # of a single seed
 _NAMED_CLIENTS = 3  # clients named as best, and as worst
 _ERRORS = {"none": "; no errors leave", "noised": "; noise in errors"}
 _ENDS = {
@@ -33,7 +33,7 @@ def count_text(value: float | None) -> str:
 
 
 def bytes_text(value: float | None) -> str:
-    """Return a number of bytes in the largest unit that it fills."""
+    """Return a number of bytes in the largest unit of which there is at least one."""
     if value is None:
         return UNKNOWN
     size, units = float(value), ["B", "kB", "MB", "GB", "TB"]
@@ -88,7 +88,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def _privacy_rows(summary: Record) -> list[tuple[str, str]]:
-    """Return ε, δ and what they protect, for a run with differential privacy."""
+    """Return a row with ε, δ and what they protect, or [] without differential privacy."""
     privacy = summary.get("privacy", {})
     if "epsilon" not in privacy:
         return []
@@ -97,7 +97,7 @@ def _privacy_rows(summary: Record) -> list[tuple[str, str]]:
 
 
 def clients_table(task: str, clients: CsvTable) -> FittingTable:
-    """Return a table of the best and worst clients by the headline figure, or of all if few."""
+    """Return a table of the clients with the best and worst headline figures, or of all if few."""
     metrics = report_for(task).metrics
     headline = metrics.headline.column
     badness = [metrics.badness(value) for value in clients[headline.name].tolist()]
@@ -117,7 +117,7 @@ def clients_table(task: str, clients: CsvTable) -> FittingTable:
 
 
 def samples_texts(clients: CsvTable) -> list[str]:
-    """Return the number of each client's samples, "" where it was withheld."""
+    """Return the number of samples of each client as text, "" where it was withheld."""
     return ["" if isnan(count) else f"{count:.0f}" for count in clients["samples"].tolist()]
 
 
@@ -128,13 +128,13 @@ def figure_texts(clients: CsvTable, shown: Field) -> list[str]:
 
 
 def by_task(groups: Sequence[Group]) -> list[list[Group]]:
-    """Split the groups by task, in the order of the groups: each task has its own table."""
+    """Split the groups by task, because each task has its own table. The order stays the same."""
     tasks = dict.fromkeys(group.task for group in groups)
     return [[group for group in groups if group.task == task] for task in tasks]
 
 
 class Column(NamedTuple):
-    """A figure of each group: its text, and the mean over the seeds to sort by, None if unknown."""
+    """One figure of all groups. means: over seeds, to sort by, None if unknown."""
 
     title: str
     texts: list[str]
@@ -142,7 +142,7 @@ class Column(NamedTuple):
 
 
 def comparison_columns(groups: Sequence[Group]) -> list[Column]:
-    """Return the number of seeds, the compared figures and the costs of groups of one task."""
+    """Return columns for groups of one task: number of seeds, compared figures and costs."""
     seeds = [len(group.runs) for group in groups]
     compared = report_for(groups[0].task).metrics.comparison
     return [Column("seeds", list(map(str, seeds)), list(map(float, seeds)))] + [
@@ -164,7 +164,10 @@ def _cell(group: Group, shown: Field) -> str:
 
 
 def shown_columns(groups: Sequence[Group]) -> tuple[list[Column], str]:
-    """Return the columns with a known figure, seeds only if a group has several, and a caption."""
+    """Return the columns with any known figure, and a caption.
+
+    The column of seeds is shown only if a group has several.
+    """
     seeds, *figures = comparison_columns(groups)
     figures = [column for column in figures if set(column.texts) != {UNKNOWN}]
     caption = f"{report_for(groups[0].task).metrics.caption}; parameters up: per client and round"
@@ -177,11 +180,7 @@ def shown_columns(groups: Sequence[Group]) -> tuple[list[Column], str]:
 
 
 def comparison_table(question: Question) -> FittingTable:
-    """Return a table for a terminal, one row per group of a question.
-
-    The number of seeds has a column only if a group has several, and a figure only if a group has
-    it.
-    """
+    """Return a table for a terminal, with a row per group and the columns of `shown_columns`."""
     columns, caption = shown_columns(question.groups)
     rows = list(zip(question.labels, *(column.texts for column in columns), strict=True))
     titles = ["method", *(column.title for column in columns)]
@@ -199,8 +198,8 @@ def comparison_markdown(question: Question) -> str:
 def pairs_table(pairs: Sequence[Pair]) -> FittingTable:
     """Return a table for a terminal, one row per pair of a question."""
     caption = (
-        "over clients, errors averaged over seeds; better, worse: clients with a lower and a "
-        "higher error; median gain, interval and finding as in the verdict"
+        "client by client, errors averaged over seeds; better, worse: number of clients with a "
+        "lower and a higher error; median gain, interval and finding as in the verdict"
     )
     rows = [pair.row()[1:] for pair in pairs]
     return FittingTable(PAIR_COLUMNS[1:], rows, 2, f"{pairs[0].dataset}, client by client", caption)
@@ -212,7 +211,7 @@ def pairs_markdown(pairs: Sequence[Pair]) -> str:
 
 
 def pairs_csv(pairs: Sequence[Pair]) -> str:
-    """Return CSV, one row per pair. Numbers are not rounded, unknown numbers are empty."""
+    """Return CSV, one row per pair. Numbers are not rounded. Unknown numbers are empty cells."""
     rows = [pair.figures for pair in pairs]
     for row in rows:
         row |= {key: str(row[key]).removesuffix(NOT_CONVERGED) for key in ("method", "against")}
@@ -226,7 +225,7 @@ def _csv(rows: Sequence[Sequence[object]]) -> str:
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int) -> str:
-    """Return a Markdown table. texts: number of columns from the left that hold no numbers."""
+    """Return a Markdown table. texts: the number of columns, from the left, without numbers."""
     rule = [*["---"] * texts, *["---:"] * (len(columns) - texts)]
     cells = ([cell.replace("|", "\\|") for cell in line] for line in (columns, rule, *rows))
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
@@ -235,8 +234,8 @@ def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int)
 def comparison_csv(groups: Sequence[Group]) -> str:
     """Return CSV, one row per group of one task.
 
-    Numbers are not rounded, accuracies are fractions. Each figure has columns for its mean,
-    standard deviation and standard error.
+    Numbers are not rounded, and accuracies are fractions. Each figure has columns for its mean, its
+    standard deviation and its standard error.
     """
     figures = [shown.name for shown in report_for(groups[0].task).metrics.comparison]
     heads = [f"{figure}_{part}" for figure in figures for part in ("mean", "std", "se")]

@@ -1,9 +1,9 @@
 """Say whether federated learning pays, based on a comparison of runs.
 
-The sentence is about the method that a user would choose without test errors: among the runs that
-shared something, the runs whose best round has the lowest validation error (`validation_error`).
-Each client's test error is compared with the test error of its best local model
-(report/comparison.py), and report/gain.py has the rule that says whether it pays.
+The verdict is about the method that a user would choose without knowing test errors. Among the runs
+that shared something, this is the one whose best round has the lowest validation error
+(`validation_error`). Each client's test error is compared with the test error of its best local
+model (report/comparison.py). The rule that says whether the method pays is in report/gain.py.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of
 from fedproto_app.tasks.metrics import TaskMetrics
 
-_TELLING = 1 + RELEVANT  # a smaller difference, as a multiple, contradicts nothing
-_TIMES, _MOST_TIMES = 2.0, 10.0  # between these, errors are compared as multiples
+_TELLING = 1 + RELEVANT  # the quotient of two errors from which they contradict the finding
+_TIMES, _MOST_TIMES = 2.0, 10.0  # between these quotients, texts say "2.5 times", not percent
 
 
 def validation_error(folder: Path, kept_errors: Sequence[float], metrics: TaskMetrics) -> float:
     """Return the validation error of a run, for choosing between runs.
 
-    With ``keep = "best-validation"`` every client ends with the model of its round with the lowest
-    validation error. That error is optimistic, more so with many rounds and a short validation
-    part. A run is therefore judged by its best round: the lowest mean over all clients in any
-    single round, which is one choice per run instead of one per client. docs/results/forecasting.md
-    shows the effect. A run is never judged better than the models that its clients end with,
-    because some clients may have been missing in early rounds.
+    With ``keep = "best-validation"`` every client ends with the model of the round in which its own
+    validation error was lowest. That error is optimistic, the more so the more rounds there are and
+    the shorter the validation part is. A run is therefore judged by its best round, the round with
+    the lowest mean over all clients. This makes one choice per run instead of one per client.
+    docs/results/forecasting.md shows the effect. Because clients may be missing in early rounds, a
+    run is never judged better than the models that its clients end with.
 
     kept_errors: the validation errors of the models that its clients end with, at least one.
     """
@@ -64,9 +64,9 @@ def validation_error(folder: Path, kept_errors: Sequence[float], metrics: TaskMe
 
 
 def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> float:
-    """Return the lowest mean of the rounds, but at least the mean of the kept models' errors.
+    """Return the lowest mean error of any round, but no less than the kept models' mean error.
 
-    rounds: the mean of each round, None for a round without evaluation.
+    rounds: the mean error of each round, None for a round without evaluation.
     """
     means = [mean for mean in rounds if mean is not None and isfinite(mean)]
     return max(fmean(kept_errors), min(means, default=-inf))
@@ -74,14 +74,15 @@ def judged(kept_errors: Sequence[float], rounds: Iterable[float | None]) -> floa
 
 @dataclass(frozen=True)
 class Candidate:
-    """Runs that shared something, with the test errors of each client and of its best local model.
+    """A group of runs that shared something, and its comparison with the best local models.
 
-    label: their name among the runs that shared something. title: of the question. errors, rival:
-    the clients' errors with these runs and with their best local model, means over the seeds. gain:
-    the comparison of both. constant: the number of clients that all these leave out, because their
-    values hardly ever change. alone: the groups without sharing, by label. model_ran_alone: whether
-    the same model is among these groups. missing: the task's simplest methods that are not among
-    them. known_columns: the columns known in advance, which the local models have too.
+    label: the group's name in the verdict. title: the question's title. errors, rival: the clients'
+    errors in these runs and with their best local models, means over the seeds. gain: the
+    comparison of errors and rival. constant: the number of clients that these three leave out,
+    because their values hardly ever change. alone: the groups without sharing, by label.
+    model_ran_alone: whether one of the groups without sharing ran the same model. missing: those of
+    the task's simplest methods that did not run without sharing. known_columns: the columns known
+    in advance, which the local models have too.
     """
 
     label: str
@@ -97,10 +98,11 @@ class Candidate:
     known_columns: KnownColumns
 
     def promise(self, metrics: TaskMetrics) -> tuple[int, float, int, str]:
-        """Return the sort key that chooses a candidate. The smallest wins.
+        """Return the sort key for choosing a candidate. The smallest key wins.
 
-        First the number of clients without an error, then the validation error of the best round,
-        the mean over clients and seeds. Of equal ones the nearest to the default settings wins.
+        It holds the number of clients without an error, then the validation error of the best
+        round, averaged over clients and seeds. If both are equal, the candidate with the fewest
+        settings that differ from their defaults wins.
         """
         errors = []
         for run in self.group.runs:
@@ -112,7 +114,11 @@ class Candidate:
 
     @property
     def finding(self) -> Finding:
-        """What these runs show. A gain may come from the model if it never ran without sharing."""
+        """What these runs show.
+
+        A gain leaves it open whether federated learning pays if the same model never ran without
+        sharing, because the gain may then come from the model.
+        """
         finding = self.gain.finding
         if finding is Finding.PAYS and not self.model_ran_alone:
             return Finding.OPEN
@@ -120,7 +126,7 @@ class Candidate:
 
 
 def taking_part(groups: Sequence[Group]) -> list[str]:
-    """Return a verdict for each question with runs of both kinds."""
+    """Return a verdict for each question that has runs with and without sharing."""
     verdicts = []
     for question in questions(groups):
         chosen = chosen_to_share(question)
@@ -132,15 +138,15 @@ def taking_part(groups: Sequence[Group]) -> list[str]:
 
 
 def provisos_of(groups: Iterable[Group]) -> list[str]:
-    """Return the sentences by which the trials of these runs limit their verdict."""
+    """Return the sentences that limit the verdict, as the trials of these runs wrote them."""
     return without_repeats(run.provisos for group in groups for run in group.runs)
 
 
 def chosen_to_share(question: Question) -> Candidate | None:
     """Return the sharing group with the lowest validation error.
 
-    None without runs of both kinds, without errors of single clients, and if several groups share
-    and none has a validation error.
+    Return None if there are no runs with sharing or none without, if no errors of single clients
+    are known, or if several groups share and none of them has a validation error.
     """
     metrics = question.metrics
     candidates = []
@@ -161,7 +167,7 @@ def chosen_to_share(question: Question) -> Candidate | None:
 
 
 def _by_columns(groups: Sequence[Group]) -> dict[KnownColumns, list[Group]]:
-    """Return the groups by the columns that they know in advance."""
+    """Return the groups, by the columns known in advance that they use."""
     by_columns: dict[KnownColumns, list[Group]] = defaultdict(list)
     for group in groups:
         by_columns[group.known_columns].append(group)
@@ -169,7 +175,7 @@ def _by_columns(groups: Sequence[Group]) -> dict[KnownColumns, list[Group]]:
 
 
 def brought_by_columns(question: Question) -> list[str]:
-    """Say what columns known in advance bring to clients that share nothing."""
+    """Say what clients that share nothing gain from columns known in advance."""
     by_columns, metrics = _by_columns(alone_groups(question.groups)), question.metrics
     without = Rivals(by_columns.pop(KnownColumns(), []), metrics, any_columns=True)
     sentences = []
@@ -198,7 +204,7 @@ def _of_columns(words: str, gain: Gain, metrics: TaskMetrics) -> str:
 
 
 def _basis(gain: Gain) -> str:
-    """Return a gain's interval and what was compared, in words."""
+    """Return in words the interval of a gain, and what was compared."""
     if gain.interval is None:
         return gain.basis
     return f"{LEVEL}% CI {interval_text(gain.interval, gain.ratio)}, {gain.basis}"
@@ -230,12 +236,12 @@ def _candidate(
 
 
 def _shares_nothing(run: Run) -> bool:
-    """Whether the run's method was set to share nothing, if it can be set to share."""
+    """Return whether the run's method was set to share nothing, or has no setting for sharing."""
     return bool(known_settings(run).get(f"{run.summary['method']}.sharing", "none") == "none")
 
 
 def _constant(errors: Mapping[str, Errors], metrics: TaskMetrics) -> set[str]:
-    """Return the clients that lack a quotient, as its divisor is 0: their values hardly change."""
+    """Return the clients whose values hardly change, so that a figure would be divided by 0."""
     quotients = [n for n, figure in enumerate(metrics.verdict.values()) if figure.over]
     return {
         client
@@ -245,9 +251,9 @@ def _constant(errors: Mapping[str, Errors], metrics: TaskMetrics) -> set[str]:
 
 
 def verdict(chosen: Candidate) -> list[str]:
-    """Return sentences: whether federated learning pays, how sure that is, what contradicts it.
+    """Say whether federated learning pays, how sure that is, and what contradicts it.
 
-    The first holds the finding, the others what it stands on.
+    The first sentence states the finding, and the others state what it is based on.
     """
     metrics = report_for(chosen.group.task).metrics
     gain, title, label = chosen.gain, chosen.title, chosen.label
@@ -285,7 +291,7 @@ def _why_open(chosen: Candidate) -> str:
 
 
 def _right(chosen: Candidate) -> str:
-    """State the mean accuracies, federated and local, and how many clients gain and lose."""
+    """State the mean accuracy, federated and local, and how many clients gain and lose."""
     clients, gain = chosen.errors.keys() & chosen.rival.keys(), chosen.gain
     federated, local = _mean_errors_of_both(chosen, clients)
     level = len(gain.ratios) - gain.better - gain.worse
@@ -309,7 +315,7 @@ def _client_counts(gain: Gain) -> str:
 
 
 def _baseline(chosen: Candidate) -> list[str]:
-    """Name the local models that were compared, those that were not, and who is left out."""
+    """Name the local models that were compared, those that were not, and any clients left out."""
     names = sorted(chosen.alone)
     best = names[0] if len(names) == 1 else f"the best of {enumerated(names)} by validation error"
     lines = [f"Baseline: each client's best local model, {best}."]
@@ -322,7 +328,7 @@ def _baseline(chosen: Candidate) -> list[str]:
 
 
 def _not_converged(chosen: Candidate) -> list[str]:
-    """Name the compared groups whose errors more rounds may lower."""
+    """Name the compared groups that had not converged, so more rounds may lower their errors."""
     compared = {chosen.label: chosen.group, **chosen.alone}
     names = [name for name, group in compared.items() if group.had_not_converged]
     if not names:
@@ -331,7 +337,7 @@ def _not_converged(chosen: Candidate) -> list[str]:
 
 
 def _in_units(medians: Sequence[tuple[str, float, float]]) -> list[str]:
-    """State the further figures of the median client, federated and local."""
+    """State the medians of the further figures over the clients, federated and local."""
     parts = [
         f"{name} {together:.3g} instead of {alone:.3g}"
         for name, together, alone in medians
@@ -343,7 +349,7 @@ def _in_units(medians: Sequence[tuple[str, float, float]]) -> list[str]:
 def _against(
     chosen: Candidate, metrics: TaskMetrics, medians: Sequence[tuple[str, float, float]]
 ) -> list[str]:
-    """Name the figures that contradict the finding, if it says who gains."""
+    """Name the figures that contradict the finding, unless the finding is that nothing differs."""
     if chosen.finding is Finding.NO_DIFFERENCE:
         return []
     gains = chosen.gain.ratio < 1
@@ -382,9 +388,10 @@ def _medians(chosen: Candidate, metrics: TaskMetrics) -> list[tuple[str, float, 
 
 
 def totals_verdict(question: Question) -> list[str]:
-    """Return sentences that compare means over clients, where single clients' errors are withheld.
+    """Return sentences that compare only means over clients, because single errors are withheld.
 
-    [] without runs of both kinds, or where a run with errors of single clients shared something.
+    Return [] if there are no runs with sharing or none without, or if the errors of single clients
+    are known for a run that shared something.
     """
     metrics = question.metrics
     kinds: dict[bool, list[tuple[float, str, float, KnownColumns]]] = {True: [], False: []}
@@ -410,19 +417,19 @@ def totals_verdict(question: Question) -> list[str]:
         f"With {label} the mean test {metrics.kept_error} over all clients of {question.title} is "
         f"{error:.3g}, {compared} that of {rival} ({alone_error:.3g}).",
         "The errors of single clients were withheld, so whether federated learning pays is open: "
-        "these totals do not show how many clients gain, or whether it is chance.",
+        "these totals show neither how many clients gain nor whether the difference is chance.",
     ]
 
 
 def _lowest_validation(group: Group, metrics: TaskMetrics) -> float:
-    """Return the lowest mean validation error of any round, the mean over seeds."""
+    """Return the lowest mean validation error of any round, averaged over the seeds."""
     field = metrics.validation.round.name
     rounds = ([line.get(field) for line in run.rounds] for run in group.runs)
     return fmean(min((e for e in errors if e is not None), default=inf) for errors in rounds)
 
 
 def compared_text(ratio: float) -> str:
-    """Compare an error with "that of" a rival in words."""
+    """Return words such as "5.1% lower than", to be followed by "that of" a rival."""
     if ratio > _MOST_TIMES:
         return "far higher than"
     if ratio >= _TIMES:
@@ -434,7 +441,10 @@ def compared_text(ratio: float) -> str:
 
 
 def interval_text(interval: tuple[float, float], ratio: float) -> str:
-    """Return an interval of the ratio in percent, with the side where the ratio leaves it open."""
+    """Return the interval of a ratio in percent of the rival's error.
+
+    The text says "lower" or "higher" where the ratio itself does not make this clear.
+    """
     low, high = interval
     if high > _MOST_TIMES:
         return f"at least {low:.2g} times"

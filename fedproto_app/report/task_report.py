@@ -1,7 +1,8 @@
-"""The interface between reports and tasks: the files, tables and charts of a kind of task.
+"""Define the interface between reports and tasks: a task's files, tables and charts.
 
-Folder, progress, tables and comparison are the same for every task. What they contain follows from
-the task's metrics. Each task adds a `TaskReport`, in the folder with the task's name.
+The run folder, the progress display, the tables and the comparison work alike for every task. The
+task's metrics determine what they contain. Each task adds a `TaskReport`, in the folder with the
+task's name.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ WITHHELD = "The clients' errors stayed at their nodes"  # `in_words` of a run wi
 
 
 class TaskReport(ABC):
-    """The report of one kind of task. metrics: what it reports, the same value as the task's."""
+    """The report of one kind of task. metrics: what it reports, the same object as the task's."""
 
     metrics: ClassVar[TaskMetrics]
 
     @abstractmethod
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> Record:
-        """Return the task's fields of a line of rounds.jsonl, all None without an evaluation."""
+        """Return the task's fields of a line of rounds.jsonl, all None if nothing was evaluated."""
 
     @abstractmethod
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
-        """Return the rows of each CSV file, by file name. The first row names the columns."""
+        """Return the rows of the task's CSV files by file name. The first row names the columns."""
 
     @abstractmethod
     def summary_figures(self, federation: Federation, rounds: Sequence[Record]) -> Record:
@@ -51,42 +52,43 @@ class TaskReport(ABC):
 
     @abstractmethod
     def run_rows(self, summary: Record) -> list[tuple[str, str]]:
-        """Return name and text of the task's figures in the table of one run."""
+        """Return the name and the text of each figure that the table of one run shows."""
 
     @abstractmethod
     def in_words(self, summary: Record) -> str:
-        """Return the run's result as a sentence without full stop, for a reader new to the run."""
+        """Return the result, for a reader new to the run, as a sentence without its full stop."""
 
     @abstractmethod
     def curves(self, rounds: Sequence[Record]) -> dict[str, list[float | None]]:
-        """Return the values after each round, by label, in the unit of the headline figure.
+        """Return the curves of a learning chart: by label, the values after each round.
 
-        rounds: the lines of rounds.jsonl.
+        They are in the unit of the headline figure. rounds: the lines of rounds.jsonl.
         """
 
     def sections(self, runs: Mapping[str, Path], first: str) -> list[Section]:
-        """Return the task's own sections of a page on runs with one dataset.
+        """Return the task's own sections for a page on runs with one dataset.
 
-        runs: the run folders by label. A run's position sets the look of its lines. first: the
-        label of the run that the page is mostly about.
+        runs: the run folders by label. A run's position among them determines how its lines look.
+        first: the label of the run that the page is mostly about.
         """
         sections: list[Section] = self._charts().sections(runs, first)
         return sections
 
     def pictures(self, run_dir: Path) -> dict[str, Sequence[Chart]]:
-        """Return the task's own charts that the run's artefacts allow, by PNG file name."""
+        """Return the task's own charts, by PNG file name, as far as the run has data for them."""
         pictures: dict[str, Sequence[Chart]] = self._charts().pictures(run_dir)
         return pictures
 
     def _charts(self) -> ModuleType:
-        """Return the module beside the report's, which loads what only charts need."""
+        """Return the charts module beside the report's module. It imports what only charts need."""
         return import_module(f"{type(self).__module__.rpartition('.')[0]}.charts")
 
 
 def client_rows(federation: Federation, figures: Sequence[Figure]) -> list[Row]:
-    """Return the rows of clients.csv: what nodes declared of each client, then its figures.
+    """Return the rows of clients.csv: what nodes declared about each client, then its figures.
 
-    Figures with noise are left out, because a single client's figure is hardly more than noise.
+    If the nodes add noise to the figures, they are left out, because a single client's figure is
+    then hardly more than noise.
     """
     settings = federation.settings
     exact, hidden = settings.privacy.reported == "exact", withholds_samples(settings)
@@ -102,7 +104,7 @@ def client_rows(federation: Federation, figures: Sequence[Figure]) -> list[Row]:
 
 
 def round_means(results: Results, figures: Iterable[Figure]) -> dict[str, float | None]:
-    """Return the figures' fields of rounds.jsonl: plain means over the clients that have them."""
+    """Return the figures' fields of rounds.jsonl: plain means over the clients with a value."""
     return {
         figure.round.name: over_clients(np.mean, results, figure)
         for figure in figures
@@ -113,10 +115,10 @@ def round_means(results: Results, figures: Iterable[Figure]) -> dict[str, float 
 def summary_statistics(
     federation: Federation, figures: Iterable[Figure]
 ) -> dict[str, float | None]:
-    """Return the figures' fields of summary.json: statistics over the clients that have them.
+    """Return the figures' fields of summary.json: statistics over the clients with a value.
 
-    Means of metrics come first, and among them those that rounds.jsonl has too. Errors with noise
-    have means only.
+    Means of metrics come first, and of these the ones that are also in rounds.jsonl. If the errors
+    contain noise, only their means are given.
     """
     results, noised = federation.history.results, federation.settings.privacy.reported == "noised"
     fields = [(figure, field) for figure in figures for field in figure.summary]
@@ -135,24 +137,24 @@ def summary_statistics(
 
 
 def over_clients(statistic: Statistic, results: Results, figure: Figure) -> float | None:
-    """Return a statistic of a figure over the clients that have it, None without any."""
+    """Return a statistic of a figure over the clients with a value, or None without any."""
     values = [figure.value(results[key].metrics) for key in sorted(results)]
     return statistic_of(statistic, values)
 
 
 def statistic_of(statistic: Statistic, values: Iterable[float | None]) -> float | None:
-    """Return a statistic of the known values, None without any."""
+    """Return a statistic of the known values, or None if no value is known."""
     present = np.array([value for value in values if value is not None], dtype=np.float64)
     return float(statistic(present)) if len(present) else None
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the known values, None without any."""
+    """Return the mean of the known values, or None if no value is known."""
     return statistic_of(np.mean, values)
 
 
 def kept_model(summary: Record) -> str:
-    """Return in words which model the run's clients end with."""
+    """Return in words which model each client of the run ends with."""
     return "best validation" if summary["keep"] == "best-validation" else str(summary["keep"])
 
 

@@ -1,4 +1,4 @@
-"""A run's checkpoints: the server continues from one as if it had never stopped.
+"""Write and read a run's checkpoints, from which the server continues as if it had never stopped.
 
 ``checkpoint/round-000017/`` holds
 
@@ -7,8 +7,8 @@
     server.json          the round, the run's token, clients' results, costs so far
     digests.json         SHA-256 of each of these files
 
-A folder gets its name after all its files have reached the disk. The newest two are kept. If the
-newest is damaged, the server reports it and uses the previous checkpoint.
+A folder gets its name only after all its files have reached the disk. The newest two checkpoints
+are kept. If the newest is damaged, the server reports this and uses the one before.
 
 `resumable` checks whether a run can be resumed or extended with given settings. The command line
 uses this module before Flower is imported.
@@ -45,13 +45,13 @@ MODEL, STRATEGY, SERVER, DIGESTS = (
     "digests.json",
 )
 
-# The version of the files' content. Checkpoints of another format are refused: increase it with
-# every change that makes old and new versions misread each other's checkpoints.
+# The version of the files' content. Checkpoints with another version are refused. Increase it with
+# every change after which old and new versions would misread each other's checkpoints.
 FORMAT = 3
 
-# Settings that may change: the required nodes, and the folder, which may have been moved.
+# Settings that may change in a resumed run: the required nodes, and the folder, which may be moved.
 FREE = ("nodes.", "output.")
-# Settings that may be increased: they decide when the run ends, not its results until then.
+# Settings that may be increased, because they decide when the run ends but not its results so far.
 MAX_EPSILON = "privacy.max-epsilon"
 RAISABLE = ("rounds", "patience", MAX_EPSILON)
 
@@ -65,11 +65,12 @@ State = Mapping[str, AnyArray]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after a round.
+    """The state of a run after a round.
 
-    token: the run's mark in its nodes' folders. nodes: number of simulated nodes, 0 in deployment.
-    model: the global model. strategy: `MethodStrategy.state`. federation: `Federation.memory`.
-    listeners: `Listener.memory` of all listeners. seconds: duration of the run so far.
+    token: the run's mark in its nodes' folders. nodes: the number of simulated nodes, 0 in a
+    deployment. model: the global model. strategy: `MethodStrategy.state`. federation:
+    `Federation.memory`. listeners: `Listener.memory` of all listeners. seconds: the duration of the
+    run so far.
     """
 
     server_round: int
@@ -104,7 +105,7 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
     for path in (*beside.iterdir(), beside):
         flush(path)
     place = _place(root, checkpoint.server_round)
-    shutil.rmtree(place, ignore_errors=True)  # damaged, or from before a resume
+    shutil.rmtree(place, ignore_errors=True)  # a damaged one, or one from before a resume
     os.rename(beside, place)
     flush(root)
     for old in _folders(root)[:-CHECKPOINTS_KEPT]:
@@ -112,9 +113,9 @@ def write_checkpoint(root: Path, checkpoint: Checkpoint) -> None:
 
 
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest intact checkpoint or None, and why newer checkpoints are refused.
+    """Return the newest intact checkpoint, or None, and why newer checkpoints are refused.
 
-    Raise `OtherFormatError` if there are only checkpoints of other versions.
+    Raise `OtherFormatError` if all readable checkpoints have the format of another version.
     """
     faults: list[str] = []
     foreign: OtherFormatError | None = None
@@ -131,7 +132,7 @@ def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def drop_later_checkpoints(root: Path, server_round: int) -> None:
-    """Delete the checkpoints of later rounds, which a resumed run repeats."""
+    """Delete the checkpoints of later rounds, because a resumed run repeats these rounds."""
     for place in _folders(root):
         if place > _place(root, server_round):
             shutil.rmtree(place)
@@ -148,7 +149,7 @@ def _read(place: Path) -> Checkpoint:
     server = json.loads((place / SERVER).read_text())
     if (file_format := server.pop("format", None)) != FORMAT:
         raise OtherFormatError(
-            f"{place}: has format {file_format}, and this fedproto-app {__version__} reads "
+            f"{place}: has format {file_format}, but this fedproto-app {__version__} reads only "
             f"{FORMAT}; resume the run with the version that wrote it"
         )
     strategy: dict[str, AnyArray] = {}
@@ -157,7 +158,7 @@ def _read(place: Path) -> Checkpoint:
         with file, np.load(file, allow_pickle=False) as arrays:
             strategy = {name: arrays[name] for name in arrays.files}
     arrays = load_file(place / MODEL) if MODEL in digests else {}
-    model = {name: arrays[name] for name in server.pop("order")}  # sums depend on it
+    model = {name: arrays[name] for name in server.pop("order")}  # sums depend on the order
     return Checkpoint(model=model, strategy=strategy, **server)
 
 
@@ -178,18 +179,18 @@ def stored_settings(folder: Path) -> Settings:
     """Return the settings of the run in this folder, or raise `SettingsError` without a run."""
     file = folder / "settings.toml"
     if not file.is_file():
-        raise SettingsError(f"{folder}: holds no run that could be resumed, no settings.toml")
+        raise SettingsError(f"{folder}: holds no run to resume, because it has no settings.toml")
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
         settings = settings_from(table)
     except ValueError as error:
         raise SettingsError(f"{file}: {error}") from None
-    # A closed form that took in late sites has had more rounds than new runs of its method.
+    # A closed form that took in late sites has more rounds than a new run of its method would.
     return settings.model_copy(update={"rounds": table.get("rounds", settings.rounds)})
 
 
 def longer(stored: Settings, settings: Settings) -> Settings:
-    """Return the stored settings with the new rounds, patience and limit of `settings`."""
+    """Return the stored settings, with rounds, patience and the limit on ε from `settings`."""
     limit = {"max_epsilon": settings.privacy.max_epsilon}
     return stored.model_copy(
         update={
@@ -201,11 +202,11 @@ def longer(stored: Settings, settings: Settings) -> Settings:
 
 
 def resumable(settings: Settings, folder: Path) -> Settings:
-    """Return these settings with the number of rounds of the run in the folder if it is resumed.
+    """Return these settings with the number of rounds that the run in this folder shall have.
 
     A finished run can be resumed if the setting that ended it is increased: rounds, patience, or
-    `privacy.max-epsilon`. A finished closed form gets one further round, which takes in the clients
-    of late sites, whatever `rounds` says. Raise `SettingsError` if the run cannot be resumed.
+    `privacy.max-epsilon`. A finished closed form gets one further round, whatever `rounds` says,
+    and takes in the clients of late sites. Raise `SettingsError` if the run cannot be resumed.
     """
     stored, is_finished = stored_settings(folder), (folder / "summary.json").exists()
     if _decides_rounds(settings):
@@ -231,19 +232,19 @@ def resumable(settings: Settings, folder: Path) -> Settings:
 
 
 def _decides_rounds(settings: Settings) -> bool:
-    """Whether the method sets the number of rounds, and neither the settings nor the data do."""
+    """Return whether the method, not the settings or the data, sets the number of rounds."""
     return method_named(settings.method).rounds is not None and not settings.has_round_per_stage
 
 
 def _require_late_clients_can_join(settings: Settings, folder: Path) -> None:
-    """Refuse a further round of a closed form in which it would be wrong or show too much.
+    """Refuse a further round of a closed form if it would be wrong or reveal too much.
 
-    settings: of a new run. A masked total hides each client's sums. Clients send the same sums
-    again, so the difference between a second total and the first would be the late clients' sums.
+    A masked total hides each client's sums. But clients send the same sums again, so a second total
+    minus the first would be the sums of the late clients. settings: those of a new run.
     """
     reason = ""
     if settings.rounds > 1:
-        reason = "takes in a part of the data in each round, and late sites would miss parts"
+        reason = "it took in a part of the data in each round, and late sites would miss parts"
     elif settings.aggregation.secure:
         reason = (
             "aggregation.secure = true: a total with late sites minus the first total would show "
@@ -262,18 +263,18 @@ def _require_raised(before: Settings, settings: Settings, folder: Path) -> None:
     if settings.patience != before.patience and not _is_more_patient(settings, before):
         raise SettingsError(
             f"patience = {settings.patience}: {folder} had {before.patience}; patience can only "
-            "be increased (0: any number)"
+            "be increased (0: no limit)"
         )
     limits = before.privacy.max_epsilon, settings.privacy.max_epsilon
     if limits[0] != limits[1] and not _allows_more(settings, before):
         raise SettingsError(
             f"{MAX_EPSILON} = {limits[1]:g}: {folder} had {limits[0]:g}; it can only be increased "
-            "(0: any)"
+            "(0: no limit)"
         )
     if settings.rounds > before.rounds and before.privacy.is_on and before.privacy.epsilon:
         raise SettingsError(
-            f"rounds = {settings.rounds}, was {before.rounds}: privacy.epsilon set the noise for "
-            "this number; only runs with privacy.noise-multiplier can get more rounds"
+            f"rounds = {settings.rounds}: privacy.epsilon set the noise for {before.rounds} "
+            "rounds; only runs with privacy.noise-multiplier can get more rounds"
         )
     if settings.rounds > before.rounds and (
         fault := task_class(settings.task).longer_fault(settings)
@@ -282,26 +283,26 @@ def _require_raised(before: Settings, settings: Settings, folder: Path) -> None:
 
 
 def _require_something_to_do(before: Settings, settings: Settings, folder: Path) -> None:
-    """Refuse a finished run whose end would not change."""
+    """Refuse a finished run that would end at the same round again."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     done = summary.get("rounds", before.all_rounds)
     finished = f"{folder}: this run is finished"
     if summary.get("stopped") == "patience" and not _is_more_patient(settings, before):
         raise SettingsError(
-            f"{finished}: its patience = {before.patience} ended it after round {done}; to go on "
-            "raise patience (0: any number)"
+            f"{finished}: its patience = {before.patience} ended it after round {done}; to go on, "
+            "raise patience (0: no limit)"
         )
     if summary.get("stopped") == "privacy" and not _allows_more(settings, before):
         raise SettingsError(
             f"{finished}: its {MAX_EPSILON} = {before.privacy.max_epsilon:g} ended it after round "
-            f"{done}; to go on raise it (0: any)"
+            f"{done}; to go on, raise this setting (0: no limit)"
         )
     if summary.get("stopped") == "stages":
         raise SettingsError(f"{finished}: it has learnt every stage of its clients' data")
     if settings.all_rounds <= done:
-        raise SettingsError(f"{finished}: all {done} rounds are done; to go on raise rounds")
+        raise SettingsError(f"{finished}: all {done} rounds are done; to go on, raise rounds")
     if newest_checkpoint(folder / "checkpoint")[0] is None:
-        raise SettingsError(f"{finished}, and has no intact checkpoint to resume from")
+        raise SettingsError(f"{finished}, and there is no intact checkpoint to resume it from")
 
 
 def _is_more_patient(settings: Settings, before: Settings) -> bool:

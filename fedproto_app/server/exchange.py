@@ -1,20 +1,20 @@
 """Send orders and collect replies from nodes that may hang, restart, disconnect and come back.
 
 Flower's `Grid.send_and_receive` waits for every reply until the deadline. But a SuperNode silently
-drops an order that it could not receive completely, and a reply that it could not send. It stays
-connected and never answers. A node that hangs would delay every round. Therefore:
+drops an order that it could not receive completely, and a reply that it could not send. It then
+stays connected and never answers. A node that hangs would delay every round. Therefore:
 
 - A node that has not replied for a while gets a *probe*, a query that costs nothing. A node handles
-  one message after the other: if it answers a probe that was sent after its order, but not the
-  order, the order is lost and is sent again.
-- An order that Flower gives up, because its node left or its ClientApp was killed, is sent again if
+  one message after the other. If it answers a probe that was sent after its order, but does not
+  answer the order, then the order is lost and is sent again.
+- Flower gives up an order if its node left or its ClientApp was killed. The order is sent again if
   the node is connected or comes back soon.
 - A node that misses the deadline is *overdue*: it gets no orders until it replies or answers a
   probe.
-- Once the replies of some nodes are enough, the others have as long again as those took.
-- A node that misses another deadline, or leaves when all others have replied, gets no orders for
-  1, 3, 7, then 15 deadlines while other nodes remain. One reply shortens the wait only slightly, so
-  a node that answers only probes, or every other order, cannot delay every round.
+- Once enough nodes have replied, the others get only as much time again as these took.
+- A node that misses another deadline, or that leaves when all others have replied, gets no orders
+  for 1, 3, 7, then 15 deadlines while other nodes remain. One reply shortens this pause only
+  slightly. A node that answers only probes, or every other order, thus cannot delay every round.
 
 The server also polls for replies more often than Flower, which polls every three seconds.
 """
@@ -34,26 +34,26 @@ from flwr.serverapp import Grid
 from fedproto_app.core.events import tell
 from fedproto_app.core.wire import alive_query
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two looks for replies
-PROBE_AFTER = 30.0  # seconds without a reply before a node is probed; then after twice as many
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 1.0  # seconds between two polls for replies
+PROBE_AFTER = 30.0  # seconds without a reply before a node is probed. They double each time
 PROBE_LIFE = 600.0  # seconds after which an unanswered probe counts as lost
 RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
 ORDER_TRIES = 3  # how often an order is sent
-LEAST_PATIENCE = 10.0  # seconds that the other nodes have at least after enough replies
-MOST_MISSES = 5  # misses that count: a node rests for 2^4 - 1 deadlines at most
+LEAST_PATIENCE = 10.0  # seconds that the other nodes get at least once there are enough replies
+MOST_MISSES = 5  # more misses are not counted, so a node rests for at most 2^4 - 1 deadlines
 FORGIVEN = 1 / 8  # of a miss, for each reply in time
-# The node left or was restarted, or its ClientApp was killed.
+# Flower's errors if the node left or was restarted, or if its ClientApp was killed.
 GIVEN_UP = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
-IsAnswer = Callable[[Message, Message], bool]  # of a reply and its order
+IsAnswer = Callable[[Message, Message], bool]  # takes a reply and its order
 
 
 class Exchange:
-    """All messages of a run.
+    """Exchanges all messages of a run.
 
-    name_of: a node's name by its id. enough: the share of the nodes asked whose replies are enough.
-    is_answer: whether a reply has a usable part.
-    waited: seconds of waiting for the replies to the latest messages, to a tenth.
+    name_of: returns a node's name for its id. enough: the share of the asked nodes whose replies
+    are enough. is_answer: returns whether a reply has a usable part. waited: the seconds, rounded
+    to a tenth, that it waited for the replies to the latest messages.
     """
 
     def __init__(
@@ -66,13 +66,16 @@ class Exchange:
         self._name_of, self._enough, self._is_answer = name_of, enough, is_answer
         self._nodes_lose_orders = True
         self._probes = Probes()
-        self._overdue: dict[str, int] = {}  # orders whose deadline has passed: the node's id
+        self._overdue: dict[str, int] = {}  # node ids by order, of orders whose deadline has passed
         self._misses: dict[int, float] = {}  # unanswered orders of a node, minus forgiven ones
-        self._rests: dict[int, float] = {}  # until when such a node gets no orders
-        self._first: dict[str, str] = {}  # the first id of an order that was sent again
+        self._rests: dict[int, float] = {}  # until when a node that missed orders gets none
+        self._first: dict[str, str] = {}  # the first id of each order that was sent again
 
     def trust_nodes(self) -> None:
-        """Stop probing and resting: simulated nodes lose no orders, and speed must not matter."""
+        """Stop probing nodes and letting them rest.
+
+        Simulated nodes lose no orders, and their speed must not change results.
+        """
         self._nodes_lose_orders, self._enough = False, 1.0
 
     @property
@@ -93,9 +96,9 @@ class Exchange:
     def ask(
         self, grid: Grid, messages: Iterable[Message], deadline: float, *, least: int = 0
     ) -> list[Message]:
-        """Send the messages, one per node and return the replies that arrive within the deadline.
+        """Send the messages, one per node. Return the replies that arrive before the deadline.
 
-        deadline: in seconds. least: the number of replies that is needed whatever the share.
+        deadline: in seconds. least: the number of replies that is needed, whatever `enough` says.
         """
         probes = self._probes if self._nodes_lose_orders else None
         phase = _Phase(grid, list(messages), probes, self._name_of, self._is_answer)
@@ -140,14 +143,14 @@ class Exchange:
 
 
 def pause_on(grid: Grid, seconds: float) -> None:
-    """Wait between two polls, or shorter if the grid can tell that a reply has arrived."""
+    """Wait between two polls. The wait ends early if the grid can tell that a reply has arrived."""
     wait: Callable[[float], None] = getattr(grid, "wait", time.sleep)
     wait(seconds)
 
 
 @dataclass(frozen=True)
 class _Lost:
-    """An order that Flower has given up, with its answer and the time until its node may return."""
+    """An order that Flower has given up. answer: Flower's. until: when its node may return last."""
 
     order: Message
     answer: Message
@@ -159,8 +162,8 @@ class _Phase:
 
     probes: all probes without an answer, None if no node loses orders. first: the first id of each
     order that was sent again. answered: the nodes with a usable reply. losers: the nodes that lost
-    their order, or were killed with it, every time it was sent, and also the nodes that left when
-    all others had replied.
+    their order, or were killed during it, every time that it was sent. Nodes that left when all
+    others had replied are losers too.
     """
 
     def __init__(
@@ -186,7 +189,8 @@ class _Phase:
     def replies(self, deadline: float, enough: float, least: int) -> tuple[list[Message], float]:
         """Return the replies that arrive before the deadline, and the seconds waited.
 
-        The deadline moves forward once this share of the replies, and at least `least`, are in.
+        The deadline becomes earlier once the share `enough` of the replies, and at least `least`
+        replies, have arrived.
         """
         probe_at, passed = PROBE_AFTER, 0.0
         required = max(least, enough * len(self._waiting) - 1e-9)
@@ -208,7 +212,7 @@ class _Phase:
         return replies, round(min(passed, deadline), 1)
 
     def unanswered(self) -> dict[str, int]:
-        """Return the node of each order that has no reply yet, by the order's id."""
+        """Return the nodes of the orders that have no reply yet, by the order's id."""
         return {i: message.metadata.dst_node_id for i, message in self._waiting.items()}
 
     def _send(self, messages: list[Message]) -> None:
@@ -296,7 +300,7 @@ class _Phase:
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe without an answer: its node, and when it was sent."""
+    """A probe that has not been answered: its node, and when it was sent."""
 
     node: int
     sent_at: float
@@ -313,7 +317,7 @@ class Probes:
         return list(self._sent)
 
     def answered(self, message_id: str) -> Probe | None:
-        """Remove and return the probe of this id, which has been answered, or None if unknown."""
+        """Remove and return the probe with this id, now answered. Return None if it is unknown."""
         return self._sent.pop(message_id, None)
 
     def send(self, grid: Grid, nodes: Iterable[int]) -> None:
@@ -331,5 +335,5 @@ class Probes:
 
 
 def push(grid: Grid, messages: Sequence[Message]) -> set[str]:
-    """Send the messages without waiting and return the ids of the messages that Flower accepted."""
+    """Send the messages without waiting. Return the ids of the messages that Flower accepted."""
     return set(filter(None, grid.push_messages(messages))) if messages else set()

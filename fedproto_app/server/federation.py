@@ -1,4 +1,4 @@
-"""The server's side of a federation: four parts with one task each.
+"""Join the four parts of the server's side of a federation, each of which has one task.
 
 `members` tracks the nodes, `selection` chooses clients, `pipeline` sends orders and reads replies,
 `history` records results and costs. All strategies use these parts, so selection, validation and
@@ -30,9 +30,9 @@ from fedproto_app.trust.averaging import Averaging
 
 
 class Selection:
-    """The choices that are the same for every method.
+    """The choices that are made in the same way for every method.
 
-    ends_with: whether no round can follow this one, for another reason than the number of rounds.
+    ends_with: returns whether a round is the last one for a reason other than the number of rounds.
     """
 
     def __init__(self, settings: Settings, ends_with: Callable[[int], bool]) -> None:
@@ -41,7 +41,8 @@ class Selection:
     def choose(
         self, clients: Sequence[ClientKey], server_round: int, newcomers: Collection[ClientKey] = ()
     ) -> list[ClientKey]:
-        """Return a round's clients: a seeded share of all (at least one), and all newcomers."""
+        """Return a round's clients: a share of all, at least one, drawn with the run's seed, and
+        all newcomers."""
         count = max(1, math.ceil(self._settings.participation * len(clients) - 1e-9))
         stream = numpy_stream(self._settings.seed, "selection", server_round)
         order = stream.permutation(len(clients))
@@ -49,7 +50,7 @@ class Selection:
         return [key for key in clients if key in chosen]
 
     def evaluates(self, server_round: int) -> bool:
-        """Whether this round's models are evaluated. The last round's always are.
+        """Return whether this round's models are evaluated. The last round's models always are.
 
         Before the method's own rounds there is nothing to evaluate.
         """
@@ -64,7 +65,7 @@ class Federation:
     """The parts of the server, put together for one run.
 
     averaging: the rule that combines the clients' values. spending: the clients' privacy loss.
-    early_ends: what may end the run before its last round, known before a round.
+    early_ends: the listeners that may end the run early and know this before a round begins.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Federation:
         grid: Grid | None = None,
     ) -> None:
         """token: the run's random mark. plan: how noise protects clients, None without noise.
-        grid: where a method's questions go, or None if it asks none."""
+        grid: the grid for a method's questions, or None if the method asks none."""
         self.settings, self.token, self._grid = settings, token, grid
         self.spending = Spending(plan, settings.all_rounds)
         self.averaging = Averaging(settings.aggregation, plan)
@@ -102,7 +103,7 @@ class Federation:
         return self.members.shape
 
     def asking(self, server_round: int) -> Ask:
-        """Return what asks the clients a method's question of this round."""
+        """Return a function that asks clients the method's questions in this round."""
         assert self._grid is not None, "this federation has no grid to ask over"
         return asking(self.pipeline, self._grid, server_round)
 

@@ -1,7 +1,7 @@
-"""Listeners of a run, which are called after each round.
+"""Define the listeners of a run, which are called after each round.
 
-The loop over the rounds (`rounds.py`) is independent of the listeners' classes. A listener may stop
-the run, and may store state in a checkpoint.
+The loop over the rounds (`rounds.py`) does not depend on the listeners' classes. A listener may
+stop the run, and may store state in checkpoints.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PATIENCE, PRIVACY, STAGES = "patience", "privacy", "stages"
 class RoundEnd:
     """A round that has ended.
 
-    seconds: duration of each phase. model: the global model after the round. evaluated: whether
-    the clients' models were evaluated. line: the round's line of rounds.jsonl, which the first
-    listener fills and others may add to.
+    seconds: the duration of each phase. model: the global model after the round. evaluated: whether
+    the clients' models were evaluated. line: the round's line of rounds.jsonl. The first listener
+    fills it, and others may add to it.
     """
 
     number: int
@@ -47,13 +47,13 @@ class RoundEnd:
 
 
 class Listener:
-    """Base class of listeners, which does nothing."""
+    """The base class of listeners. It does nothing."""
 
     def round_ended(self, ended: RoundEnd) -> None:
         """Called after each round."""
 
     def stops(self, next_round: int) -> str:
-        """Return why this round must not be run, in one word, or "" if it may."""
+        """Return in one word why the next round must not be run, or "" if it may be run."""
         return ""
 
     def close(self) -> None:
@@ -64,11 +64,11 @@ class Listener:
         return {}
 
     def recall(self, memory: Memory) -> None:
-        """Restore the state from `memory`, which holds all listeners' values."""
+        """Restore the state from `memory`, which holds the values of all listeners."""
 
 
 def reason_to_stop(listeners: Sequence[Listener], next_round: int) -> str:
-    """Return why this round must not be run, "" if it may. The last listener takes precedence."""
+    """Return why the next round must not be run, or "". The last listener takes precedence."""
     reasons = (listener.stops(next_round) for listener in reversed(listeners))
     return next((reason for reason in reasons if reason), "")
 
@@ -96,7 +96,7 @@ class Health(Listener):
 class Costs(Listener):
     """Adds up the costs of the rounds.
 
-    sums: of `COSTS` over the rounds, and of the clients that trained ("trainings").
+    sums: the sums of `COSTS`, and of the number of clients that trained ("trainings").
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Costs(Listener):
 class Patience(Listener):
     """Stops the run when the validation error no longer falls. It never looks at test errors.
 
-    The error is the median over the clients, so that no single report decides when a run ends.
+    The error is the median over the clients, so that no single client decides when a run ends.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -132,7 +132,7 @@ class Patience(Listener):
             self.take(float(np.median(errors)) if errors else None)
 
     def take(self, validation_error: float | None) -> None:
-        """Count an evaluation, or None for no client has an error."""
+        """Count an evaluation. validation_error: None if no client has an error."""
         if validation_error is not None and validation_error < self._best:
             self._best, self._waited = validation_error, 0
         else:
@@ -151,9 +151,9 @@ class Patience(Listener):
 
 
 class Stages(Listener):
-    """Stops a closed form when it has taken in every stage of data that bring their own.
+    """Stops a closed form once it has taken in all stages of the clients' data.
 
-    stages: returns the largest number of stages that a node has declared.
+    stages: returns the largest number of stages that any node has declared.
     """
 
     def __init__(self, settings: Settings, stages: Callable[[], int]) -> None:
@@ -164,17 +164,18 @@ class Stages(Listener):
         return STAGES if self._stages() < next_round <= self._rounds else ""
 
     def ends_with(self, server_round: int) -> bool:
-        """Whether this round is the last."""
+        """Return whether this round is the last."""
         return bool(self.stops(server_round + 1))
 
 
 class Spending(Listener):
-    """Counts releases by client, and stops the run before any client's ε exceeds the limit.
+    """Counts each client's releases, and stops the run before any client's ε exceeds the limit.
 
-    A client counts as soon as it gets an order, because its reply may still arrive. Each client is
-    counted separately, because a round may ask only a share of the clients.
+    A client's releases are counted as soon as it gets an order, because its reply may still arrive.
+    Each client is counted separately, because a round may ask only some of the clients.
 
-    plan: None without noise, and then nothing is counted. last_round: the run's last round.
+    plan: the plan of the noise. If it is None, there is no noise and nothing is counted.
+    last_round: the run's last round.
     """
 
     def __init__(self, plan: PrivacyPlan | None, last_round: float = math.inf) -> None:
@@ -205,12 +206,12 @@ class Spending(Listener):
         ended.line["privacy"] = self.report()
 
     def ends_with(self, server_round: int) -> bool:
-        """Whether no round can follow this one, which may be running."""
+        """Return whether no round can follow this one. The round may still be running."""
         first = server_round + 1 if self._counted == server_round else server_round
         return self._beyond(first, server_round + 1, 2)
 
     def _beyond(self, first: int, last: int, evaluations: int) -> bool:
-        """Whether training in these rounds and so many evaluations could exceed the limit."""
+        """Return whether training in these rounds and so many evaluations could pass the limit."""
         if self.plan is None or not (limit := self.plan.settings.max_epsilon):
             return False
         more = sum(map(self.plan.releases_in, range(first, last + 1)))
@@ -226,7 +227,8 @@ class Spending(Listener):
         return epsilon_of(releases * self.plan.loss, self.plan.settings.delta)
 
     def report(self) -> dict[str, Any]:
-        """Return, for artefacts, ε and δ of the client with the largest loss, and their unit."""
+        """Return for the artefacts the ε and δ of the client with the largest privacy loss, and
+        what they protect."""
         if self.plan is None:
             return {"mechanism": "none"}
         settings = self.plan.settings

@@ -1,9 +1,9 @@
-"""The server's part in masked sums: it forwards keys and shares between nodes, and adds up.
+"""Do the server's part in masked sums: forward keys and shares between nodes, and add up.
 
 Before training, the nodes send fresh keys (step "keys") and seal shares of their secrets for each
-other (step "shares"). Then they train and reply with masked vectors. If nodes drop out meanwhile,
-the others sign the list of survivors (step "agree") and help to remove the lost nodes' masks (step
-"unmask"). A node that drops out before it trained is not in the sum. With fewer nodes than
+other (step "shares"). Then they train and reply with masked vectors. If some nodes drop out during
+this, the others sign the list of survivors (step "agree"). They then help to remove the masks (step
+"unmask"). A node that drops out before it has trained is not in the sum. If fewer nodes remain than
 `aggregation.secure-share` requires, the round has no sum.
 """
 
@@ -61,15 +61,15 @@ from fedproto_app.trust.masks import (
 )
 from fedproto_app.trust.signing import signed_by
 
-MOST_NODES = 1000  # of a sum: each node seals shares for all others
+MOST_NODES = 1000  # of a sum, because each node seals shares for all others
 
-# `Pipeline.send`: sends messages, waits for at least so many replies, and returns the replies.
+# `Pipeline.send`, which sends messages, waits for at least so many replies and returns the replies.
 Send = Callable[[Grid, Iterable[Message], int], list[Message]]
 
 
 @dataclass
 class _Session:
-    """One sum. names: its nodes, by number. sealed: shares by sender, then by receiver."""
+    """One masked sum. names: its nodes, by number. sealed: shares by sender, then by receiver."""
 
     order: MaskingOrder
     grid: Grid
@@ -79,14 +79,14 @@ class _Session:
 
 
 class MaskedSum:
-    """The stage of a run whose sums are masked.
+    """The stage that forms masked sums, in a run that has them.
 
-    A method may use the sum of each group that sites name (`Sends.by_group`). Then every group of
-    at least `aggregation.secure-minimum` nodes forms a sum of its own, and the other nodes form one
-    together, so a node still takes part in one sum and enforces the same rules in it.
+    A method may use a separate sum for each group that sites name (`Sends.by_group`). Then every
+    group of at least `aggregation.secure-minimum` nodes forms a sum of its own, and all other nodes
+    form one sum together. A node thus still takes part in one sum and enforces the same rules.
 
-    total: the sum of the latest training, None if it failed. lost: nodes that dropped out before
-    the latest training.
+    total: the sum of the latest training, None if it failed. lost: the number of nodes that dropped
+    out before the latest training.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class MaskedSum:
         send: Send,
         groups_from: float = inf,
     ) -> None:
-        """run: its name and its random mark. groups_from: the first round with sums of groups."""
+        """run: the run's name and random mark. groups_from: the first round with sums by group."""
         self._rules, self._run, self._members, self._history = rules, run, members, history
         self._exchange, self._send = exchange, send
         self._groups_from = groups_from
@@ -110,8 +110,8 @@ class MaskedSum:
     def prepare(self, grid: Grid, messages: Sequence[Message]) -> list[Message]:
         """Let the nodes that will train exchange keys and shares.
 
-        Return the orders of the nodes that did, each with the shares for its node. Messages other
-        than training orders are returned unchanged.
+        Return the orders for the nodes that have done so, each with the shares for its node.
+        Messages other than training orders are returned unchanged.
         """
         self.total, self.lost = None, 0
         if not messages or messages[0].metadata.message_type != MessageType.TRAIN:
@@ -142,7 +142,7 @@ class MaskedSum:
         return [message for node, message in by_node.items() if node in participants]
 
     def _groups(self, names: list[str]) -> dict[str, list[str]]:
-        """Return the nodes of each sum, by the name of their group."""
+        """Return the nodes of each sum, by the name of the group."""
         if self._history.log.server_round < self._groups_from:
             return {"": names}
         group_of = groups_of_nodes(self._members.facts)
@@ -151,20 +151,20 @@ class MaskedSum:
         tell("groups", nodes=", ".join(nodes))
         grouped = {key.node for key, of_client in self._members.facts.items() if of_client.group}
         if mixed := sorted(name for name in grouped & set(names) if not group_of[name]):
-            reason = "its clients name several groups, so it counts as a node without a group"
+            reason = "its clients name several groups, so it is treated as a node without a group"
             tell("several-groups", WARNING, nodes=", ".join(mixed), reason=reason)
         return groups
 
     def on_the_wire(self, expected: Expected) -> Expected:
-        """Return the arrays that the replies must have: during a sum, one masked vector."""
+        """Return the arrays that the replies must have. During a sum this is one masked vector."""
         return Expected(masked=True) if self._sessions else expected
 
     def apply(
         self, answers: list[Reply], messages: Mapping[str, Message], expected: Expected
     ) -> list[Reply]:
-        """Compute the sums of the nodes' vectors and return the replies that are in them.
+        """Compute the sums of the nodes' vectors. Return the replies that are part of the sums.
 
-        messages: the replies as they came, by node. Replies to other orders than training orders
+        messages: the replies as they arrived, by node. Replies to orders other than training orders
         are returned unchanged.
         """
         if not self._sessions:
@@ -189,7 +189,7 @@ class MaskedSum:
         messages: Mapping[str, Message],
         layout: Layout,
     ) -> tuple[Sums, list[Reply]] | None:
-        """Return a session's sum and the replies that are in it, None if it has too few."""
+        """Return the sum of a session and the replies that are part of it, None if too few are."""
         vectors, used = {}, {}
         for answer in answers:
             try:
@@ -211,7 +211,7 @@ class MaskedSum:
 
     @property
     def least(self) -> int:
-        """The number of vectors that suffice for all current sums, 0 without any."""
+        """The number of vectors that suffices for all current sums, 0 if there are no sums."""
         sent = [session for session in self._sessions.values() if session.sealed]
         spare = [len(session.sealed) - self._fewest(session) for session in sent]
         return sum(len(session.sealed) for session in sent) - min(spare) if sent else 0
@@ -219,7 +219,7 @@ class MaskedSum:
     # --- before the training --------------------------------------------------------------------
 
     def _exchanged(self, session: _Session, names: list[str]) -> bool:
-        """Collect keys, then shares. Return whether enough nodes are left for a sum."""
+        """Collect the nodes' keys, then their shares. Return whether enough nodes remain."""
         orders = dict.fromkeys(names, session.order)
         replies = self._ask(session, orders, "its keys")
         key_counts = Counter(key for reply in replies.values() for key in _publics(reply))
@@ -255,7 +255,7 @@ class MaskedSum:
     def _unmasked(
         self, session: _Session, vectors: Mapping[int, Vector], layout: Layout
     ) -> Sums | None:
-        """Return the unmasked sum of the survivors' vectors, None if too few nodes help."""
+        """Return the unmasked sum of the survivors' vectors, or None if too few nodes help."""
         names = [session.names[number] for number in sorted(vectors)]
         if not self._enough(session, names, "sent masked vectors"):
             return None
@@ -298,12 +298,12 @@ class MaskedSum:
         return unpacked(total, layout, self._rules.secure_bits)
 
     def _signatures(self, session: _Session, order: MaskingOrder) -> dict[int, bytes]:
-        """Return the survivors' signatures of their list, by node, and refuse invalid ones."""
+        """Return the survivors' valid signatures of their list, by node. Refuse invalid ones."""
         agree = replace(order, step="agree")
         names = [session.names[number] for number in order.survivors]
         replies = self._ask(session, dict.fromkeys(names, agree), "its signature")
         signatures = {}
-        must_sign = any(key.signer for key in session.keys)  # as the other nodes see to
+        must_sign = any(key.signer for key in session.keys)  # the other nodes check this too
         for number in order.survivors:
             if (reply := replies.get(session.names[number])) is None:
                 continue
@@ -320,7 +320,7 @@ class MaskedSum:
     def _ask(
         self, session: _Session, orders: Mapping[str, MaskingOrder], subject: str
     ) -> dict[str, MaskingReply]:
-        """Return the usable replies of these nodes, and refuse the others."""
+        """Send these orders. Return the usable replies of the nodes, and refuse the others."""
         id_of = self._members.node_id
         messages = {name: masking_query(order, id_of(name)) for name, order in orders.items()}
         log, answers = self._history.log, {}
@@ -355,7 +355,7 @@ class MaskedSum:
         return len(nodes) >= least
 
     def _fewest(self, session: _Session) -> int:
-        """Return the number of nodes that the sum needs, of the nodes that sent keys."""
+        """Return how many of the nodes that sent keys the sum needs."""
         rules = self._rules
         return fewest(rules.secure_minimum, rules.secure_share, len(session.names))
 
@@ -370,12 +370,12 @@ def _publics(reply: MaskingReply) -> list[bytes]:
 def _keys_fault(reply: MaskingReply, key_counts: Mapping[bytes, int]) -> str | None:
     """Return why other nodes would refuse these keys. key_counts: how often each key was sent."""
     if reply.own is None:
-        return "it names no keys"
+        return "it sent no keys"
     try:
         for key in _publics(reply):
             loaded_public(key)  # raises `Forged`
             if key_counts[key] > 1:
-                return "its keys are not its own alone"
+                return "another node sent the same keys"
     except Forged as error:
         return f"its keys: {error}"
     return None

@@ -1,7 +1,7 @@
-"""The members of a run: nodes that join, leave, come back, or are turned away.
+"""Manage the members of a run: nodes that join, leave, come back, or are turned away.
 
-The server asks a new node for its clients. It accepts the answer at any time, so a site that loads
-its data for minutes delays nobody else.
+The server asks a new node for its clients and accepts the answer at any time. A site that loads its
+data for minutes therefore delays nobody else.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from fedproto_app.server.replies import read_roster
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class
 
-ASK_AGAIN_AFTER = 60.0  # seconds: a node that could not take part may have been fixed
-MOST_NOTES = 1000  # of one node that are logged
-LOOK_EVERY = 0.2  # seconds, while the run waits for nodes
-SLOW_HOSTS = 3.0  # start deadlines, where connected nodes that have not answered would be enough
+ASK_AGAIN_AFTER = 60.0  # seconds, after which a node that could not take part may be repaired
+MOST_NOTES = 1000  # logged for one node
+LOOK_EVERY = 0.2  # seconds between polls while the run waits for nodes
+SLOW_HOSTS = 3.0  # start deadlines, if the connected nodes that have not answered would be enough
 
 
 @dataclass
 class Member:
-    """A node: its current Flower id and the clients it declared."""
+    """A node: its current Flower id, and the clients that it declared."""
 
     node_id: int
     clients: NodeRoster
@@ -53,7 +53,7 @@ class Roster:
     first_with: dict[str, str] = field(default_factory=dict)  # first node by client name
 
     def admit(self, node_id: int, answer: NodeRoster) -> None:
-        """Enter a node's answer. A restarted node replaces its old entry.
+        """Enter a node's answer. If the node was restarted, the answer replaces its old entry.
 
         Raise `NameRefused` if another connected node has the same name.
         """
@@ -73,8 +73,8 @@ class Roster:
             )
 
     def expel(self, label: str) -> None:
-        """Remove a member. The facts about its clients stay, but other nodes that declared clients
-        of these names become their first nodes."""
+        """Remove a member. The facts about its clients stay. If another node declared a client of
+        the same name, it becomes the first node with this name."""
         self.members.pop(label, None)
         self.first_with = {name: node for name, node in self.first_with.items() if node != label}
         for member_label, member in self.members.items():
@@ -87,15 +87,15 @@ class Roster:
         self.facts = {key: facts for key, facts in self.facts.items() if key.node != label}
 
     def clients_with(self, node_id: int, answer: NodeRoster) -> int:
-        """Return the number of declared clients after entering this answer."""
+        """Return how many clients would be declared if this answer were entered."""
         return len(self.facts.keys() | _keys(node_id, answer))
 
     def knows(self, node_id: int) -> bool:
-        """Whether the node has been admitted under this id."""
+        """Return whether the node has been admitted under this id."""
         return any(member.node_id == node_id for member in self.members.values())
 
     def label_of(self, node_id: int) -> str:
-        """Return the label of a node id. Flower answers for dead nodes under another id."""
+        """Return the label of a node id. For a dead node, Flower answers under another id."""
         for label, member in self.members.items():
             if member.node_id == node_id:
                 return label
@@ -108,7 +108,7 @@ class Roster:
         )
 
     def clients(self) -> list[ClientKey]:
-        """Return the clients of all nodes that can get orders, in the order of their names."""
+        """Return the clients of all nodes that can get orders, sorted by name."""
         able = self.connected - self.quiet
         return sorted(
             ClientKey(client, label)
@@ -118,7 +118,7 @@ class Roster:
         )
 
     def partitions(self) -> int:
-        """Return the number of simulated nodes, as the nodes report it, or 0 in deployment."""
+        """Return the number of simulated nodes, as the nodes report it, or 0 in a deployment."""
         counts = {member.clients.partitions for member in self.members.values()}
         return counts.pop() if len(counts) == 1 else 0
 
@@ -134,7 +134,7 @@ def _keys(node_id: int, answer: NodeRoster) -> set[ClientKey]:
 
 @dataclass(frozen=True)
 class _Query:
-    """A roster query without an answer. sent_at: in seconds."""
+    """A roster query that has no answer yet. sent_at: in seconds."""
 
     message_id: str
     sent_at: float
@@ -142,7 +142,7 @@ class _Query:
 
 @dataclass(frozen=True)
 class _TurnedAway:
-    """A node that cannot take part: why, since when, and whether it may still join by itself."""
+    """A node that cannot take part. for_now: whether it may still join without being repaired."""
 
     reason: str
     reported_at: float
@@ -153,10 +153,10 @@ class Membership:
     """The nodes of a run and their clients, as they come and go.
 
     refuse: called with nodes and clients that cannot take part.
-    most_samples: the largest number of samples that a client may count with, 0 for any number. It
+    most_samples: the largest number of samples that is counted for a client, 0 for no limit. It
     changes only when nodes join, before a round.
-    shape: the shape of the run's data, which all nodes must have: the most frequent shape when the
-    first round begins.
+    shape: the shape of the run's data, which the data of all nodes must have. It is the most
+    frequent shape when the first round begins.
     """
 
     def __init__(
@@ -173,8 +173,8 @@ class Membership:
         self.roster = roster
         self._settings, self._exchange = settings, exchange
         self._identity, self._refuse = identity, refuse
-        self._named = set(settings.nodes.named)  # empty: all take part
-        self._expected = self._named  # or the nodes that a resumed run had
+        self._named = set(settings.nodes.named)  # if empty, all nodes take part
+        self._expected = self._named  # in a resumed run, the nodes that it had
         self._task = task_class(settings.task)
         self._queries: dict[int, _Query] = {}  # by node id
         self._probes = Probes()
@@ -183,16 +183,16 @@ class Membership:
 
     @property
     def facts(self) -> Mapping[ClientKey, ClientFacts]:
-        """The declarations of every client that ever took part."""
+        """What was declared about each client that ever took part."""
         return self.roster.facts
 
     def clients(self) -> list[ClientKey]:
-        """Return the clients that can get orders now, in the order of their names."""
+        """Return the clients that can get orders now, sorted by name."""
         return self.roster.clients()
 
     @property
     def stages(self) -> int:
-        """The largest number of stages of a client's data, or 1 before any node has joined."""
+        """The largest number of stages in any client's data, or 1 before any node has joined."""
         members = self.roster.members.values()
         return max([1, *(member.clients.stages for member in members)])
 
@@ -202,7 +202,7 @@ class Membership:
         return self.roster.partitions() > 0
 
     def first_with(self, client: str) -> str | None:
-        """Return the node that declared a client of this name first, or None if no node has."""
+        """Return the first node that declared a client of this name, or None if none has."""
         return self.roster.first_with.get(client)
 
     def node_id(self, node: str) -> int:
@@ -235,8 +235,8 @@ class Membership:
             self.roster.facts[ClientKey(client, node)] = ClientFacts(**complete)
 
     def expect(self, labels: Collection[str], shape: DataShape) -> None:
-        """Wait for these nodes, which a resumed run had, unless the settings name nodes. Their data
-        have this shape."""
+        """Expect the nodes that a resumed run had, unless the settings name nodes, and expect data
+        of this shape."""
         self._expected = self._named or set(labels)
         self.shape, self._shape_is_known = shape, True
 
@@ -244,9 +244,9 @@ class Membership:
         """Wait until enough nodes have declared their clients, or raise `FederationError`.
 
         Simulated nodes report how many nodes there are, so the first round starts with all of them.
-        A resumed run waits for all nodes that it had. At the deadline it continues without missing
-        nodes. If connected nodes that have not answered yet would be enough, because their hosts
-        are slow, it waits for `SLOW_HOSTS` deadlines.
+        A resumed run waits for all nodes that it had, but continues without missing ones at the
+        deadline. Connected nodes may not have answered because their hosts are slow. If they would
+        be enough, the run waits for `SLOW_HOSTS` deadlines.
         """
         nodes = self._settings.nodes
         start, deadline = time.monotonic(), nodes.start_deadline
@@ -281,7 +281,7 @@ class Membership:
             self._exchange.trust_nodes()
 
     def await_clients(self, grid: Grid) -> None:
-        """Refresh the nodes before a round, or raise `FederationError` if none is back in time."""
+        """Refresh the nodes before a round. Raise `FederationError` if no node is back in time."""
         deadline = time.monotonic() + self._settings.nodes.start_deadline
         self.refresh(grid)
         while not self.roster.clients():
@@ -294,7 +294,7 @@ class Membership:
             self.refresh(grid)
 
     def refresh(self, grid: Grid) -> None:
-        """Update the connected nodes, ask new nodes for their clients, and read the answers.
+        """Update which nodes are connected, ask new nodes for their clients, and read the answers.
 
         An overdue node keeps its name, but gets no orders until it replies or answers a probe.
         """
@@ -330,7 +330,7 @@ class Membership:
             tell("limited-weight", clients=len(above), first=first, samples=self.most_samples)
 
     def _is_to_ask(self, node_id: int) -> bool:
-        if node_id in self._queries:  # however long it takes. Probes tell whether it is lost
+        if node_id in self._queries:  # it may take long. Probes tell whether the query is lost
             return False
         given_name = self._identity.given_name(node_id)
         if self._named and given_name and given_name not in self._named:
@@ -349,8 +349,9 @@ class Membership:
     def _probe(self, grid: Grid) -> None:
         """Probe nodes that do not answer.
 
-        A node reads its data for minutes, or has lost the query because it was restarted. As it
-        handles one message after the other, a probe's answer tells which.
+        Such a node may be reading its data, which can take minutes. Or it was restarted and has
+        lost the query. A node handles one message after the other, so its answer to a probe tells
+        which is the case.
         """
         late = time.monotonic() - PROBE_AFTER
         self._probes.send(
@@ -374,7 +375,7 @@ class Membership:
             self._admit(node_id, answers[node_id])
         for node_id, sent_at in probed.items():
             if (query := self._queries.get(node_id)) and query.sent_at < sent_at:
-                del self._queries[node_id]  # it is lost, and sent again
+                del self._queries[node_id]  # the query is lost, and is sent again
 
     def _admit(self, node_id: int, message: Message) -> None:
         if message.has_error():
@@ -388,7 +389,7 @@ class Membership:
             answer = replace(answer, label=label)
             if self._named and label not in self._named:
                 names = self._settings.nodes.names
-                raise NameRefused(f"nodes.names = {names!r}: the run is not for {shown(label)!r}")
+                raise NameRefused(f"nodes.names = {names!r} does not name {shown(label)!r}")
             self._check_shape(answer)
             self._check_room(node_id, answer)
             holder = self.roster.members.get(label)
@@ -397,8 +398,9 @@ class Membership:
             self.roster.admit(node_id, answer)
         except (Unusable, NameRefused) as error:
             self.roster.expel(self.roster.label_of(node_id))  # if it came back with other data
-            # Perhaps the node's own name, from before a restart. An unnamed node is not waited for.
-            # Whether the run is for a node that cannot read its data, only its key's name can tell.
+            # A refused name may be the node's own, from before a restart. If the data are unusable,
+            # only the name of the key tells whether the run is for this node. Without such a name,
+            # the node does not count as arrived.
             may_be_other = bool(self._named) and not self._identity.given_name(node_id)
             for_now = may_be_other or not isinstance(error, Unusable)
             self._turn_away(node_id, str(error), for_now=for_now)
@@ -413,9 +415,9 @@ class Membership:
             self._refuse(Refusal(label, client, reason))
 
     def _turn_away(self, node_id: int, reason: str, *, for_now: bool = False) -> None:
-        """Turn a node away: report it once, and ask it again after a while.
+        """Turn a node away: report this once, and ask the node again after a while.
 
-        for_now: it may still join by itself, so it does not count as arrived.
+        for_now: whether the node may still join by itself and so does not count as arrived.
         """
         before = self._turned_away.get(node_id)
         if before is None or before.reason != reason:
@@ -424,7 +426,7 @@ class Membership:
         self._turned_away[node_id] = _TurnedAway(reason, time.monotonic(), for_now)
 
     def _check_shape(self, answer: NodeRoster) -> None:
-        """Raise `Unusable` if the shape of the node's data does not fit the run."""
+        """Raise `Unusable` if the shape of the node's data does not match the run's."""
         shape = _shape_of(answer)
         if fault := self._task.shape_fault(shape):
             raise Unusable(fault)
@@ -440,7 +442,7 @@ class Membership:
     def _agree_on_shape(self) -> None:
         """Set the run's shape to the most frequent shape. Turn nodes with another shape away.
 
-        Raise `FederationError` for a tie, because otherwise the fastest node would decide.
+        A tie raises `FederationError`, because the fastest node would otherwise decide.
         """
         leading = self._leading()
         if len(leading) > 1:
@@ -462,7 +464,7 @@ class Membership:
         self._limit_samples()
 
     def _leading(self) -> dict[DataShape, list[str]]:
-        """Return the most frequent shapes of nodes with clients, and these nodes."""
+        """Return the most frequent shapes among nodes with clients, each with its nodes."""
         nodes: dict[DataShape, list[str]] = {}
         for label in self.roster.connected_labels():
             if (roster := self.roster.members[label].clients).samples:
@@ -478,8 +480,8 @@ class Membership:
         declared = len(earlier | _keys(node_id, answer))
         if self._identity.key(node_id) and declared > nodes.quota:
             raise Unusable(
-                f"with its {new} clients it would have brought {declared}, more than "
-                f"nodes.maximum-clients-per-node = {nodes.maximum_clients_per_node} allows: "
+                f"with its {new} clients it would have declared {declared} clients in all; "
+                f"nodes.maximum-clients-per-node = {nodes.maximum_clients_per_node} allows "
                 f"{nodes.quota}"
             )
         if clients > nodes.maximum_clients:
@@ -489,7 +491,7 @@ class Membership:
             )
 
     def _silent(self) -> str:
-        """Return the names of the connected nodes that have not answered, "" if all have."""
+        """Return the names of the connected nodes that have not answered, or "" if all have."""
         silent = sorted(self._queries)[:10]
         return ", ".join(self._identity.given_name(node) or str(node) for node in silent)
 
@@ -497,8 +499,8 @@ class Membership:
         """Return what to do about nodes that did not come, for an error message."""
         if names := self._silent():
             return (
-                f"connected without an answer within {seconds:g} s: {names}; their hosts are too "
-                "slow, or the log of their ClientApp shows why it fails"
+                f"connected, but no answer within {seconds:g} s: {names}; their hosts are too "
+                "slow, or their ClientApp fails, and its log shows why"
             )
         who = ""
         if missing:
@@ -506,7 +508,7 @@ class Membership:
             who = f"{', '.join(missing)} did not come, and this server knows {names}; "
         return (
             f"{who}fedproto nodes list shows which nodes are online, and the log of a missing "
-            "site's SuperNode why it is not"
+            "site's SuperNode shows why it is not"
         )
 
     def _reasons_text(self) -> str:
@@ -520,7 +522,7 @@ def _shape_of(answer: NodeRoster) -> DataShape:
 
 
 def _columns_fault(shape: DataShape, of_run: DataShape) -> str:
-    """Return how the columns known in advance of a node differ from the run's, "" if they agree."""
+    """Return how a node's columns known in advance differ from the run's, or "" if they agree."""
     for column in of_run.known:
         if column not in shape.known:
             return f"its data have no column {shown(column)!r} that is known in advance"

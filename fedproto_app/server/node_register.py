@@ -1,13 +1,13 @@
-"""The names of nodes: a name belongs to the key that a node uses to authenticate to Flower.
+"""Bind the names of nodes to keys: a name belongs to the key with which a node authenticates.
 
-A node's label is the name under which the operator registered its key, if there is one. A node
-whose key has no name uses the name that it reports. On first use the name is bound to its key, for
-all runs of this server. A simulated node has no key, so its name is accepted.
+If the operator registered a node's key under a name, this name is the node's label. Otherwise the
+label is the name that the node reports. When this name is used for the first time, it is bound to
+the node's key, for all runs of this server. A simulated node has no key, so its name is accepted.
 
 The server's register of names and keys is one JSON file, which all its runs share. A name belongs
 to one key, and a key to one name. Flower keeps a node's id while its key is registered, and never
-registers a key twice. If the SuperLink's database is lost, the ids change but the keys do not, so
-the register uses keys.
+registers a key twice. If the SuperLink's database is lost, the ids change but the keys do not. The
+register therefore uses keys.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ REGISTER = "nodes.json"  # the file's name, in the folder that holds the runs' f
 
 @dataclass(frozen=True)
 class Binding:
-    """The key that a name belongs to, and when its node was last seen.
+    """The key that a name belongs to, and what is known about its node.
 
-    key: its fingerprint. named: whether the operator chose the name when registering the key.
-    Otherwise the node was the first to use it. clients: their number in the run of this name.
+    key: the key's fingerprint. named: whether the operator chose the name when registering the key.
+    If not, the node was the first to use the name. since, seen: when the name was bound, and when
+    the node last joined. run: the run that it joined then. clients: its number of clients there.
     """
 
     key: str
@@ -55,9 +56,10 @@ class Binding:
 
 @dataclass
 class Names:
-    """The register's content: bindings by name, and the banned keys by banned name.
+    """The register's content: the bindings by name, and for each banned name its banned keys.
 
-    ends: until when a key may be used (`time_text`), by fingerprint. Other keys have no end.
+    ends: by fingerprint, the time (`time_text`) until which a key may be used. Other keys have no
+    end.
     """
 
     bound: dict[str, Binding] = field(default_factory=dict)
@@ -76,9 +78,10 @@ class Names:
 
 
 class NodeRegister:
-    """The register in this file, which appears with the first entry.
+    """The register of nodes in this file, which is created with the first entry.
 
-    Raise `SettingsError` if the file cannot be read: a lost register must not free all names.
+    If the file cannot be read, its methods raise `SettingsError`, because a damaged register must
+    not free all names.
     """
 
     def __init__(self, file: Path) -> None:
@@ -87,7 +90,7 @@ class NodeRegister:
         self._names = Names()
 
     def read(self) -> Names:
-        """Return the present content."""
+        """Return the current content."""
         try:
             status = self.file.stat()
         except FileNotFoundError:
@@ -100,10 +103,11 @@ class NodeRegister:
 
     @contextmanager
     def changing(self) -> Iterator[Names]:
-        """Yield the content, which one process at a time may change within the block.
+        """Yield the content, which only one process at a time can change within the block.
 
-        The change is on the disk when the block ends. Raises `SettingsError` on a file system
-        without locks, where another process could undo it: a ban must not be lost in silence.
+        When the block ends, the change is on the disk. On a file system without locks, another
+        process could undo the change, and a ban could get lost unnoticed. `SettingsError` is then
+        raised.
         """
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.with_suffix(".lock").open("a") as lock:
@@ -128,8 +132,8 @@ class NodeRegister:
             ends = {str(key): str(end) for key, end in table.get("ends", {}).items()}
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise SettingsError(
-                f"{self.file}: the register of nodes cannot be read ({error!r}): restore it, or "
-                "move it away, and every name goes to the first node that uses it"
+                f"{self.file}: the register of nodes cannot be read ({error!r}); restore it. If "
+                "you move it away instead, every name goes to the first node that uses it"
             ) from None
         return Names(bound, banned, ends)
 
@@ -154,7 +158,7 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def time_text(days: int = 0) -> str:
-    """Return the time in so many days as the register writes it, a text that sorts by time."""
+    """Return the time in so many days, as the register writes it. These texts sort by time."""
     return (datetime.now(UTC) + timedelta(days=days)).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -170,7 +174,7 @@ class NameRefused(ValueError):
 class Identity:
     """The names of the nodes of a run.
 
-    binds: whether a name belongs to the key that first came with it.
+    binds: whether a name belongs to the key of the node that first used it.
     """
 
     def __init__(self, register: NodeRegister, run: str, *, binds: bool) -> None:
@@ -192,8 +196,8 @@ class Identity:
         return self._keys[node_id]
 
     def names(self) -> list[str]:
-        """Return the names of the nodes that have connected to this run or to earlier runs of this
-        server."""
+        """Return the names of all nodes that ever connected to this run or to this server's earlier
+        runs."""
         given = {self.given_name(node_id) for node_id in self._known} - {""}
         return [shown(name) for name in sorted(given | self._register.read().bound.keys())]
 
@@ -203,7 +207,7 @@ class Identity:
         return node.name if node and self.key(node_id) else ""
 
     def is_stronger(self, node_id: int, other_id: int, label: str) -> bool:
-        """Whether the operator gave the label to this node and not to the other."""
+        """Return whether the operator gave the label to this node and not to the other one."""
         return self.given_name(node_id) == label != self.given_name(other_id)
 
     def label(self, node_id: int, says: str) -> str:
@@ -232,7 +236,7 @@ class Identity:
         if self.given_name(node_id):
             return None  # the operator chose the name
         if any(label in (self.given_name(i), str(i)) for i in self._known if i != node_id):
-            return f"its name {shown(label)!r} is another node's, whose key is registered under it"
+            return f"its name {shown(label)!r} is another node's registered name, or its id"
         bound = names.bound.get(label)
         if bound and bound.key != key and (self._binds or bound.named):
             return (

@@ -1,8 +1,9 @@
 """Send orders and process replies, stage by stage.
 
-A reply passes `decode → compare → unmask → record`: it is read and validated by itself, compared
-with the other replies of the round, unmasked where sums are masked, and entered into the history.
-A strategy gets the remaining replies. Whether sums are masked is fixed when the run starts.
+A reply passes the stages `decode → compare → unmask → record`. It is read and validated by itself,
+compared with the other replies of the round, unmasked if sums are masked, and entered into the
+history. A strategy gets the replies that remain. Whether sums are masked is fixed when the run
+starts.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ from fedproto_app.trust.outliers import long_steps, opposed_steps, out_of_line, 
 
 @dataclass(frozen=True)
 class _Request:
-    """An order without a reply: the message (Flower sets its id on sending) and its clients.
+    """An order without a reply: its message, whose id Flower sets on sending, and its clients.
 
-    size: the root mean square of the order's arrays. most_samples, longest_step: as in
-    the order. start: the order's arrays whose mean is in the reply.
+    size: the root mean square of the order's arrays. most_samples, longest_step: as in the order.
+    start: those arrays of the order whose mean over the clients the reply must contain.
     """
 
     message: Message
@@ -62,7 +63,7 @@ def _withheld_fault(metrics: Mapping[Metric, float]) -> str | None:
 class Pipeline:
     """Sends orders to nodes and reads their replies.
 
-    spending: counts what the orders cost of the clients' privacy, before they are sent.
+    spending: counts the privacy that the orders cost the clients, before the orders are sent.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Pipeline:
         exchange: Exchange,
         spending: Spending,
     ) -> None:
-        """run: its name and its random mark."""
+        """run: the run's name and its random mark."""
         self.settings, self.run, self.members, self.history = settings, run, members, history
         self.exchange = exchange
         rules, releases = settings.aggregation, releases_of(method_named(settings.method), settings)
@@ -101,7 +102,7 @@ class Pipeline:
 
     @property
     def total(self) -> Sums | None:
-        """The sum of the latest training's masked replies, None without one."""
+        """The sum of the masked replies of the latest training, or None without a sum."""
         return self._sums.total if self._sums else None
 
     # --- out --------------------------------------------------------------------------------
@@ -117,11 +118,11 @@ class Pipeline:
         averaged: Collection[str] = (),
         evaluate: bool = False,
     ) -> list[Message]:
-        """Return one message per node, with an order for its share of the clients.
+        """Return one message per node, with an order for those of the clients that it holds.
 
-        Clients of nodes that became silent after the choice are left out.
-        shared: the arrays that go to every client even where other arrays are per client.
-        averaged: the arrays whose mean is in the reply (`Expected.mean`).
+        If a node became silent after the clients were chosen, its clients are left out.
+        shared: the arrays that all clients share even if other arrays differ between clients.
+        averaged: the arrays whose mean the reply contains (`Expected.mean`).
         evaluate: whether clients that train are evaluated too.
         """
         self._trains = message_type == MessageType.TRAIN
@@ -151,7 +152,7 @@ class Pipeline:
                 self._spending.count_evaluation(clients)
             message = write_order(order, roster.members[node].node_id, message_type)
             for name, array in guidance.arrays.items():
-                # Arrays that are not per client are sent once per node, but used by each client.
+                # An array that is not per client is sent once per node, but every client uses it.
                 per_client = guidance.clients and name not in shared
                 log.parameters_down += array.size if per_client else array.size * len(clients)
             log.parameters_down += sum(
@@ -164,9 +165,9 @@ class Pipeline:
         return [request.message for request in self._requests]
 
     def ask(self, grid: Grid, messages: Iterable[Message]) -> list[Message]:
-        """Send a phase's orders and return the replies that arrive before the round's deadline.
+        """Send the orders of a phase. Return the replies that arrive before the round's deadline.
 
-        Where sums are masked, nodes exchange keys first. Nodes that fail to get no orders.
+        If sums are masked, the nodes exchange keys first. A node that fails to do so gets no order.
         """
         if not self._sums:
             return self.send(grid, messages)
@@ -178,9 +179,9 @@ class Pipeline:
         return self.send(grid, messages, self._sums.least)
 
     def send(self, grid: Grid, messages: Iterable[Message], least: int = 0) -> list[Message]:
-        """Return the replies to these messages. Later phases of the round skip silent nodes.
+        """Send these messages and return the replies. Later phases of the round skip silent nodes.
 
-        least: the number of replies that is needed whatever `nodes.enough` says.
+        least: the number of replies that is needed, whatever `nodes.enough` says.
         """
         deadline = self.settings.nodes.round_deadline
         replies = self.exchange.ask(grid, messages, deadline, least=least)
@@ -190,10 +191,10 @@ class Pipeline:
     # --- in ---------------------------------------------------------------------------------
 
     def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
-        """Return the usable replies in the order of the nodes' names, so sums are reproducible.
+        """Return the usable replies, sorted by the nodes' names so that sums are reproducible.
 
-        Refuse wrong and missing parts. Raise `FederationError` if too large a share of the nodes
-        gave no usable reply.
+        Wrong and missing parts are refused. Raise `FederationError` if too large a share of the
+        nodes gave no usable reply.
         """
         answers = self.usable(replies, expected)
         leaving = self._leaving if answers else 0
@@ -203,7 +204,7 @@ class Pipeline:
         return answers
 
     def usable(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
-        """Return the replies that pass all stages, however few."""
+        """Return the replies that pass all stages, however few they are."""
         on_the_wire = self._sums.on_the_wire(expected) if self._sums else expected
         answers, messages = self._decode(replies, on_the_wire)
         answers = self._compare(answers, expected)
@@ -220,7 +221,7 @@ class Pipeline:
         self, replies: Iterable[Message], expected: Expected
     ) -> tuple[list[Reply], dict[str, Message]]:
         """Return the valid part of each message as a reply to its request, and these messages."""
-        # Flower answers for a dead node under another id: only the order's id identifies the node.
+        # If a node is dead, Flower answers under another node id. Only the order's id is reliable.
         waiting = {request.message.metadata.message_id: request for request in self._requests}
         usable: dict[str, Reply] = {}
         messages: dict[str, Message] = {}  # by node
@@ -229,7 +230,9 @@ class Pipeline:
             request = waiting.pop(order_id, None)
             if request is None:
                 node = self.members.roster.label_of(message.metadata.src_node_id)
-                self.history.refuse(Refusal(node, "", "a second or unasked reply"))
+                self.history.refuse(
+                    Refusal(node, "", "a second reply, or one that was not asked for")
+                )
                 continue
             if answer := self._decode_one(message, request, expected):
                 usable[request.node] = answer
@@ -264,9 +267,9 @@ class Pipeline:
         return replace(reply, node=node) if reply is not None and reply.names else None
 
     def _compare(self, answers: list[Reply], expected: Expected) -> list[Reply]:
-        """Refuse clients whose arrays are far larger than the other clients'.
+        """Refuse clients whose arrays are far larger than those of the other clients.
 
-        The node's whole reply is refused where it holds a mean, which includes the client.
+        If the node's reply holds a mean, this client is part of it, so the whole reply is refused.
         """
         by_node = {reply.node: reply for reply in answers}
         bad = out_of_line(by_node, expected)

@@ -1,14 +1,14 @@
-"""Replies of real nodes, each taken from Flower once all its parts have arrived.
+"""Take the replies of real nodes from Flower, each once all its parts have arrived.
 
-A node announces a reply and then sends its parts. Flower's grid waits, for hours, until it has all
-parts of an announced reply. Meanwhile it takes no other reply and no deadline holds: a node that
-announces a reply and keeps its parts would stop a run. A node whose reply is not a message would
-end it, because Flower builds whatever the parts describe. `PollingGrid`
+A node announces a reply and then sends its parts. Flower's grid waits until it has all parts of an
+announced reply, even for hours. Meanwhile it takes no other reply, and deadlines have no effect. A
+node that announces a reply and holds back its parts would thus stop a run. A node whose reply is
+not a message would end the run, because Flower builds whatever the parts describe. `PollingGrid`
 
-- takes the parts that have arrived and returns the complete replies,
+- takes the parts that have arrived, and returns only complete replies,
 - takes sender and order from the announcement, which the SuperLink has checked, and never from the
-  parts, which it has not, and
-- returns an error of the node for anything that cannot be built.
+  parts, which it has not checked, and
+- returns an error in the node's name for anything that cannot be built.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from flwr.supercore.inflatable.inflatable_utils import (
 if TYPE_CHECKING:
     from flwr.superlink.grid.http_grid import HttpGrid
 
-LONGEST_LOOK = 10.0  # seconds for the parts of one reply, before the next reply has its turn
+LONGEST_LOOK = 10.0  # seconds for the parts of one reply before it is the next reply's turn
 
 
 @dataclass
 class _Announced:
-    """A reply that its node has announced. parts: the parts that have arrived, by id. is_held_back:
-    whether the SuperLink lacks a part."""
+    """A reply that a node has announced. parts: the parts that have arrived, by id. is_held_back:
+    whether the SuperLink does not have a part yet."""
 
     metadata: Metadata
     part_ids: list[str]
@@ -55,7 +55,7 @@ class _Announced:
 
 def without_waiting(grid: Grid) -> Grid:
     """Return a grid that waits for no node. Grids of simulations never wait."""
-    # Not at the top of the file: it takes a second, and Flower has imported it wherever it matters.
+    # This import takes a second, so it is not at the top. In a deployment Flower did it before.
     from flwr.superlink.grid.http_grid import HttpGrid
 
     return PollingGrid(grid) if isinstance(grid, HttpGrid) else grid
@@ -69,7 +69,7 @@ class PollingGrid(Grid):
         self._announced: dict[str, _Announced] = {}  # by the id of its order
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the complete replies to these orders, and an error for each that cannot come."""
+        """Return the complete replies to these orders, and an error for each that cannot arrive."""
         order_ids = set(message_ids)
         self._look_for_announcements(order_ids)
         replies = []
@@ -79,10 +79,11 @@ class PollingGrid(Grid):
                 if not self._pull_parts(announced):
                     continue
                 reply = _built(announced)
-            except ObjectPullError:  # the SuperLink has deleted it: no part came for long
+            except ObjectPullError:  # the SuperLink has deleted it, as no part came for a long time
                 reply = _error(
                     announced,
-                    "its reply never came completely. The SuperLink's log says if it was too large",
+                    "its reply never arrived completely. If the reply was too large, the "
+                    "SuperLink's log says so",
                 )
             self._drop(order_id)
             replies.append(reply)
@@ -97,7 +98,7 @@ class PollingGrid(Grid):
             self._announced[metadata.reply_to_message_id] = _Announced(metadata, list(part_ids))
 
     def _pull_parts(self, announced: _Announced) -> bool:
-        """Pull the parts that have arrived and return whether these are all.
+        """Pull the parts that have arrived. Return whether these are all parts.
 
         Raises `ObjectPullError` if the SuperLink has deleted a part.
         """
@@ -129,9 +130,10 @@ class PollingGrid(Grid):
         return True
 
     def _replaced(self, order_ids: set[str]) -> list[Message]:
-        """Forget half-sent replies whose node has announced another: it sends one after the other.
+        """Forget incomplete replies of nodes that have announced another reply since.
 
-        So a node occupies the memory of one reply, however many it announces.
+        A node sends one reply after the other. However many it announces, it thus occupies the
+        memory of only one.
         """
         newest = {reply.metadata.src_node_id: reply for reply in self._announced.values()}
         errors = []
@@ -141,11 +143,11 @@ class PollingGrid(Grid):
                 continue
             self._drop(order_id)
             if order_id in order_ids:
-                errors.append(_error(reply, "its reply never came completely: it sent another"))
+                errors.append(_error(reply, "its reply never arrived completely: it sent another"))
         return errors
 
     def _drop(self, order_id: str) -> None:
-        """Forget an announced reply, and let the SuperLink delete what it has of it."""
+        """Forget an announced reply, and let the SuperLink delete the parts that it has."""
         metadata = self._announced.pop(order_id).metadata
         self._grid._runtime_client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(
@@ -153,7 +155,7 @@ class PollingGrid(Grid):
             )
         )
 
-    # --- as Flower's grid does ----------------------------------------------------------------
+    # --- the same as in Flower's grid ---------------------------------------------------------
 
     def get_node_ids(self) -> Iterable[int]:
         return self._grid.get_node_ids()
@@ -179,10 +181,10 @@ class PollingGrid(Grid):
 
 
 def _built(announced: _Announced) -> Message:
-    """Return the reply that the parts describe, or an error of its node."""
+    """Return the reply that the parts describe, or an error in its node's name."""
     try:
         message = inflate_object_from_contents(announced.metadata.message_id, announced.parts)
-    except Exception as error:  # parts can make Flower raise anything
+    except Exception as error:  # malicious parts can make Flower raise anything
         return _error(announced, f"its reply cannot be read: {error!r}")
     if not isinstance(message, Message):
         return _error(announced, f"its reply is a {type(message).__name__}, not a message")

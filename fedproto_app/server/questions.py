@@ -16,10 +16,10 @@ from fedproto_app.strategies.common.flower_strategy import client_replies
 
 
 def asking(pipeline: Pipeline, grid: Grid, server_round: int) -> Ask:
-    """Return what asks clients a question of this round.
+    """Return a function that asks clients a question in this round.
 
-    Call it between phases only, when no other orders are waiting. Any number of replies is enough,
-    because a question often goes to a single new client.
+    Call the function only between phases, when no other orders are waiting. Any number of replies
+    is enough, because a question often goes to a single new client.
     """
 
     def ask(

@@ -1,9 +1,9 @@
-"""Validation of nodes' replies (design rule 5).
+"""Validate nodes' replies (design rule 5).
 
-A reply may hold anything: records of other types, arrays with false headers, NaN, undeclared
-counts. `wire` checks the form. The readers here check every value before it is used. They return
-the valid part and a `Refusal` for each invalid part. Whatever a message holds, they raise only the
-documented errors.
+A reply may hold anything: records of other types, arrays with false headers, NaN, or counts that
+were never declared. `wire` checks the form. The readers in this module check every value before it
+is used. They return the valid part, and a `Refusal` for each invalid part. Whatever a message
+holds, they raise only the documented errors.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from fedproto_app.maths.steps import length, mean_fault
 from fedproto_app.trust.outliers import growth_fault, rows_of, value_fault
 
 MOST_SAMPLES = 10**9  # a client that claims more would dominate every weighted mean
-Fault = Callable[[Mapping[Metric, float]], str | None]  # why metrics cannot be true
+Fault = Callable[[Mapping[Metric, float]], str | None]  # returns why metrics cannot be true
 
 
 @dataclass(frozen=True)
 class Allowed:
     """What an order allows in a reply.
 
-    server_round: the order's round, the newest that a kept model can come from. start: the model
-    that was sent, if the reply must tell how far clients moved from it. longest_step: how far they
-    may, or 0 for any length.
+    server_round: the order's round. No kept model can come from a later round. start: the model
+    that was sent, if the reply must report how far the clients have moved from it. longest_step:
+    how far they may move, or 0 for any distance.
     """
 
     server_round: int
@@ -53,21 +53,21 @@ class Allowed:
 
 ANYTHING = Allowed(server_round=2**63)
 
-_ROUNDED = 1 + 1e-6  # lengths travel as decimal digits
+_ROUNDED = 1 + 1e-6  # tolerance, because lengths are sent as decimal digits
 MOST_STRANGERS = 1000  # clients without an order that are refused one by one in a reply
 MOST_LOSSES = 32  # terms of a loss
 LONGEST_LOSS_NAME = 64  # characters
-# Bytes of a reply's JSON: names of metrics, and 5,000 numbers of each client.
+# Bytes of a reply's JSON, enough for the names of metrics and for 5,000 numbers of each client.
 MOST_JSON, MOST_JSON_PER_CLIENT = 2**20, 2**17
-MOST_SECONDS = 1e9  # a node's own working time, which is added up
-LARGEST_LOSS = 1e38  # float32 holds it. The sum over any number of clients is still finite
+MOST_SECONDS = 1e9  # a node's own working time. The server adds these times up
+LARGEST_LOSS = 1e38  # fits into float32, and the sum over any number of clients stays finite
 
 
 def read_roster(message: Message, multiple: int) -> NodeRoster:
     """Return a node's roster, or raise `Unusable` with the reason if it is invalid.
 
-    multiple: every client's train samples are a multiple of it, 0 for a client that is never asked
-    to train.
+    multiple: the number of train samples of every client must be a multiple of it. It is 0 for a
+    client that is never asked to train.
     """
     if fault := protocol_fault(message.content, "node", "server"):
         raise Unusable(fault)
@@ -89,14 +89,14 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     for name, count in roster.samples.items():
         if not 0 <= count <= MOST_SAMPLES or count % multiple:
             raise Unusable(
-                f"client {name!r} declares {count} train samples; a multiple of {multiple}, at "
-                f"most {MOST_SAMPLES:,}, is expected"
+                f"client {name!r} declares {count} train samples; expected a multiple of "
+                f"{multiple} that is at most {MOST_SAMPLES:,}"
             )
     for name, (_, first, trained, end) in roster.times.items():
         if trained - first != roster.samples.get(name) or end <= trained:
             raise Unusable(
-                f"client {name!r}: samples from {first} to {trained} and {end} do not fit what it "
-                "declares"
+                f"client {name!r}: samples from {first} to {trained} and {end} do not fit the "
+                "number that it declares"
             )
     return roster
 
@@ -113,13 +113,13 @@ def read_reply(
 ) -> tuple[Reply | None, list[Refusal]]:
     """Return the usable part of a node's reply, and the refusals of the other parts.
 
-    samples: the clients of the order, with the number of samples that each has at most.
-    spec: the required arrays. metrics: the metrics that a client must have if its kept model is
-    reported. fault: returns why a client's metrics are impossible, or None. before: the root mean
-    square of the model in the order. allowed: what else the order bounds.
-    A fault of one client (a NaN in its prototype, a wrong count, a name without an order) refuses
-    that client. A fault in a part that clients share (an averaged model, missing records) refuses
-    the node's whole reply.
+    samples: for each client of the order, the largest number of samples that it can have. spec: the
+    required arrays. metrics: the metrics that a client must have if its kept model is reported.
+    fault: returns why a client's metrics are impossible, or None. before: the root mean square of
+    the model in the order. allowed: further limits that the order sets.
+    If one client is at fault (a NaN in its prototype, a wrong count, a name without an order), only
+    this client is refused. If a part that clients share is at fault (an averaged model, missing
+    records), the node's whole reply is refused.
     """
     try:
         reply = _decode(message, spec, metrics, len(samples))
@@ -140,7 +140,7 @@ def read_reply(
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
     reasons = set(reply.failed.values())
-    if not reply.names and len(reasons) == 1:  # the node itself failed: its disk is full, say
+    if not reply.names and len(reasons) == 1:  # the node itself failed, say because of a full disk
         refusals.append(Refusal(node, "", reasons.pop()))
     else:
         refusals += [Refusal(node, client, reason) for client, reason in reply.failed.items()]
@@ -148,7 +148,7 @@ def read_reply(
 
 
 def received_bytes(message: Message) -> int:
-    """Return the bytes of a reply's records as Flower counts them, or 0 if it fails to."""
+    """Return the bytes of a reply's records as Flower counts them, or 0 if Flower fails to."""
     try:
         return sum(record.count_bytes() for record in message.content.values())
     except Exception:  # a malformed record breaks Flower's count in many ways
@@ -196,9 +196,10 @@ def _decode(
 
 
 def _arrays(record: ArrayRecord, spec: Expected, clients: int, rows: int) -> Arrays:
-    """Return the required arrays, or raise `Unusable` for missing arrays, wrong shapes or dtypes.
+    """Return the required arrays, or raise `Unusable` if arrays are missing, or have wrong shapes
+    or dtypes.
 
-    rows: number of classes of all clients together. A node without clients sends no arrays.
+    rows: the clients' numbers of classes, added up. A node without clients sends no arrays.
     """
     expected: dict[str, tuple[int, ...]] = {}
     if clients or record:
@@ -220,7 +221,7 @@ def read_vector(message: Message, size: int) -> NDArray[np.uint64]:
 
 
 def _classes(reported: list[list[int]], clients: int, spec: Expected) -> list[list[int]]:
-    """Return, for each client, the classes of its rows in arrays by class."""
+    """Return, for each client, the classes to which its rows in the arrays by class belong."""
     if len(reported) != clients:
         raise Unusable(f"malformed reply: classes of {len(reported)} clients, expected {clients}")
     for classes in reported:
@@ -230,7 +231,7 @@ def _classes(reported: list[list[int]], clients: int, spec: Expected) -> list[li
 
 
 def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
-    """Return the clients with impossible values, or raise `Unusable` if a mean has some."""
+    """Return the clients with impossible values. Raise `Unusable` if a mean has such values."""
     mean = {name: reply.arrays[name] for name in spec.mean if name in reply.arrays}
     wrong = [fault for name, array in mean.items() if (fault := value_fault(name, array))]
     if fault := next(iter(wrong), None) or growth_fault(mean, before):
@@ -247,7 +248,7 @@ def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
 
 
 def _beyond_allowed(reply: Reply, allowed: Allowed) -> dict[str, str]:
-    """Return the clients that report more than they were asked."""
+    """Return the clients that moved further, or kept a model of a later round, than allowed."""
     if len(reply.steps) != (len(reply.names) if reply.steps or allowed.start else 0):
         raise Unusable(f"malformed reply: {len(reply.steps)} steps of {len(reply.names)} clients")
     bad, limit = {}, allowed.longest_step or math.inf

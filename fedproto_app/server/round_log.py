@@ -1,4 +1,4 @@
-"""The history of a run: the orders, replies and costs of a round, and each client's results."""
+"""Keep the history of a run: each round's orders, replies and costs, and the clients' results."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fedproto_app.core.events import shown, tell
 from fedproto_app.core.messages import Refusal, Reply
 from fedproto_app.core.stored import Memory
 
-MOST_REFUSALS = 1000  # of one node in a round that are reported
-FEWEST_STEPS = 5  # clients in whose steps a median stands for all
-MOST_METRICS = 5000  # of one client: enough for 1,000 classes and several rules
+MOST_REFUSALS = 1000  # reported for one node in a round
+FEWEST_STEPS = 5  # clients. The median of fewer steps says little
+MOST_METRICS = 5000  # of one client, which is enough for 1,000 classes and several rules
 
 
 @dataclass
 class RoundLog:
     """The orders, replies and costs of one round.
 
-    server_round: 0 while the nodes join. asked, answered, late: orders to nodes, usable replies,
-    replies missing at the deadline.
-    parameters_up, parameters_down: array values as the papers count them, for each client
-    separately. parameters_up_once: the part of parameters_up that a client sends once in a run.
-    bytes_up, bytes_down: actual sizes of the records. steps: lengths of the clients' steps, if
-    nodes report them. longest_step: the limit of these lengths, 0 for none.
-    figures: the method's report of the round.
+    server_round: 0 while the nodes join. asked, answered, late: the numbers of orders to nodes, of
+    usable replies, and of replies still missing at the deadline.
+    parameters_up, parameters_down: the numbers of array values, counted for each client separately,
+    as in the papers. parameters_up_once: the part of parameters_up that clients send only once in a
+    run. bytes_up, bytes_down: the actual sizes of the records. steps: the lengths of the clients'
+    steps, if nodes report them. longest_step: the limit on these lengths, 0 for none.
+    figures: the method's report on the round.
     """
 
     server_round: int = 0
@@ -50,14 +50,14 @@ class RoundLog:
 
     @property
     def shortened(self) -> int:
-        """The number of clients whose steps were as long as allowed, so longer before."""
+        """The number of clients whose steps are as long as allowed, so they were shortened."""
         return sum(step >= self.longest_step for step in self.steps) if self.longest_step else 0
 
     def refuse(self, refusal: Refusal) -> None:
-        """Record and log a refused reply or part of a reply.
+        """Record and log the refusal of a reply or of a part of it.
 
-        The texts come from another machine, so they are cut and escaped. Only the first refusals
-        of a node in a round are reported.
+        The texts come from another machine, so they are cut and escaped. Only a node's first
+        refusals in a round are reported.
         """
         self._refusals[refusal.node] += 1
         refusals = self._refusals[refusal.node]
@@ -75,8 +75,8 @@ class RoundLog:
 class History:
     """The history of a run so far.
 
-    log: of the current round. results: each client's latest metrics. trained: the clients that ever
-    trained. unevaluated: the clients that trained since their last evaluation.
+    log: the log of the current round. results: each client's latest metrics. trained: the clients
+    that have ever trained. unevaluated: the clients that have trained since their last evaluation.
     """
 
     def __init__(self) -> None:
@@ -88,34 +88,34 @@ class History:
 
     @property
     def usual_step(self) -> float:
-        """The median length of a step in the latest round with enough clients, or 0 before one."""
+        """The median step length in the latest round with enough clients, or 0 before any."""
         steps = self.log.steps
         return median_low(steps) if len(steps) >= FEWEST_STEPS else self._usual_step
 
     def begin_phase(self) -> None:
-        """Forget the lengths of steps: the next phase trains another model."""
+        """Forget the lengths of steps, because the next phase trains another model."""
         self._usual_step = 0.0
 
     def begin_round(self, server_round: int) -> None:
-        """Begin the round's log. Events before round 1 belong to round 1."""
+        """Begin the log of a round. Events before round 1 are logged as part of round 1."""
         if server_round > 1:
             self._usual_step = self.usual_step
             self.log = RoundLog()
         self.log.server_round = server_round
 
     def refuse(self, refusal: Refusal) -> None:
-        """Record a refused reply or part of a reply for the artefacts, and log it."""
+        """Log the refusal of a reply or of a part of it, and record it for the artefacts."""
         self.log.refuse(refusal)
 
     def note(self, figures: Mapping[str, float | None]) -> None:
-        """Enter the method's report of the round."""
+        """Enter the method's report on the round."""
         self.log.figures = dict(figures)
 
     def record(self, reply: Reply, *, trained: bool = False, withheld: bool = False) -> None:
-        """Enter a usable reply, whose arrays do not matter here.
+        """Enter a usable reply. Its arrays are not recorded.
 
-        trained: whether its clients trained. withheld: whether they were evaluated and the results
-        stay at the node.
+        trained: whether its clients trained. withheld: whether they were evaluated, but their
+        results stay at the node.
         """
         self.log.answered += 1
         self.log.node_seconds += reply.seconds

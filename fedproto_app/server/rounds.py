@@ -1,7 +1,8 @@
-"""The rounds of a run, over Flower's public strategy interface, and its checkpoints.
+"""Run the rounds through Flower's public strategy interface, and write checkpoints.
 
-Flower's `Strategy.start` counts 1 … N. It cannot stop early, resume from a checkpoint or report
-the cost of a phase, so the loop is here. Listeners observe the run (`listeners.py`).
+Flower's own loop, `Strategy.start`, counts from 1 to N. It can neither stop early nor resume from a
+checkpoint nor report the cost of a phase, so this module has its own loop. Listeners observe the
+run (`listeners.py`).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def run_rounds(
 ) -> str:
     """Train for the set number of rounds, or until a listener stops the run.
 
-    Return why the run stopped: "rounds", or the listener's reason. progress: the start, which is
-    updated after each round.
+    Return why the run stopped: "rounds", or the listener's reason. progress: where the run starts.
+    It is updated after each round.
     """
     for server_round in range(progress.rounds + 1, federation.settings.all_rounds + 1):
         if reason_to_stop(listeners, server_round):
@@ -63,7 +64,7 @@ def _one_round(
     server_round: int,
     progress: Progress,
 ) -> dict[str, float]:
-    """Train, aggregate, evaluate and return the seconds of each."""
+    """Train, aggregate and evaluate. Return the seconds that each of these took."""
     ask = federation.pipeline.ask
     start = time.perf_counter()
     messages = strategy.configure_train(server_round, progress.model, ConfigRecord(), grid)
@@ -86,21 +87,22 @@ def _one_round(
 
 
 class Persistence:
-    """When a run writes its checkpoints: after every round, where nodes keep their own state."""
+    """Decides when a run writes checkpoints: after every round, if nodes keep their own state."""
 
     def is_due(self, *, last: bool) -> bool:
-        """Whether to write a checkpoint after a round. last: it is the last round."""
+        """Return whether to write a checkpoint after a round. last: whether it is the last one."""
         return True
 
     def prepare(self) -> None:
-        """Called before a checkpoint is written, which must not be ahead of the nodes."""
+        """Called before a checkpoint is written, so that it is not ahead of the nodes' state."""
 
 
 class Checkpoints(Listener):
     """Writes the run's checkpoints.
 
     write: writes a checkpoint into the run's folder. state: returns the strategy's state.
-    listeners: the listeners whose memory a checkpoint holds. They are called before this one.
+    listeners: the listeners whose memory is stored in a checkpoint. They are called before this
+    listener.
     """
 
     def __init__(

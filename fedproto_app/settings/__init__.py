@@ -1,8 +1,8 @@
 """Run configuration as frozen, typed settings.
 
-The defaults are here. ``[tool.flwr.app.config]`` in ``pyproject.toml`` repeats them, because
-Flower lets ``--run-config`` override only keys listed there. `tables` writes these and the tables
-of docs/settings.md.
+The defaults are defined here. ``[tool.flwr.app.config]`` in ``pyproject.toml`` repeats them,
+because Flower lets ``--run-config`` override only the keys that are listed there. `tables` writes
+this part of pyproject.toml and the lists in docs/settings.md.
 """
 
 from fedproto_app.core.section import (

@@ -28,22 +28,22 @@ class AggregationSettings(Section):
     )
     weight_limit: NonNegative = setting(
         5.0,
-        "a client counts with [at most this many times](robust.md#what-nodes-declare) the "
-        "median number of train samples (0: any)",
+        "a client's weight is [at most this many times](robust.md#what-nodes-declare) the median "
+        "number of train samples (0: no limit)",
         "0, or ≥ 1",
     )
     step_limit: NonNegative = setting(
         3.0,
-        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) to this many times"
-        " the last round's median length (0: never)",
+        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) to at most this many "
+        "times the last round's median length (0: never)",
     )
     refuse_opposed: bool = setting(
         False,
-        "with `step-limit`, refuse nodes whose step is [opposed to most "
-        "others'](robust.md#what-nodes-declare), which may be honest",
+        "with `step-limit`, refuse nodes whose step [opposes most "
+        "others](robust.md#what-nodes-declare). Such nodes may be honest",
     )
     most_megabytes: Count = setting(
-        4096, "server memory for the models of a round, above which the run stops"
+        4096, "server memory for the models of a round. A run that needs more stops"
     )
     secure: bool = setting(
         False,
@@ -59,7 +59,7 @@ class AggregationSettings(Section):
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
-        24, "fractional bits of a masked value. N nodes may send up to ±2^(63 − bits)/N"
+        24, "fractional bits of a masked value. Each of N nodes may send up to ±2^(63 − bits)/N"
     )
 
     @model_validator(mode="after")
@@ -72,10 +72,10 @@ class AggregationSettings(Section):
         return self
 
     def most_samples(self, declared: Collection[int]) -> int:
-        """Return the largest number of samples that a client may count with, or 0 without a limit.
+        """Return the largest number of samples that may count for one client, 0 without a limit.
 
-        declared: the train samples of all clients. Their lower median is used, which half of them
-        cannot raise.
+        declared: the train samples of all clients. The limit is based on their lower median, which
+        half of the clients together cannot raise.
         """
         if not (self.weight_limit and declared):
             return 0
@@ -84,7 +84,7 @@ class AggregationSettings(Section):
 
 Unit = Literal["client", "sample"]
 Neighbours = Literal["remove", "replace"]
-# Of sensitivities: a contribution is no longer than the bound, two are no further apart than twice.
+# Sensitivity in clips: removing a unit changes a sum by at most one clip, replacing it by two.
 FACTOR: dict[str, float] = {"remove": 1.0, "replace": 2.0}
 Length = Annotated[float, Field(gt=0, le=1e6)]
 
@@ -98,23 +98,24 @@ class PrivacySettings(Section):
         "methods](privacy.md#what-is-protected)",
     )
     unit: Unit = setting(
-        "client", "ε protects all data of a client, or one sample (`analytic` only)"
+        "client", "what ε protects: all data of a client, or one sample (`analytic` only)"
     )
     neighbours: Neighbours = setting(
         "remove",
-        "hide whether the unit's data were sent, or which data these are, with twice the noise",
+        "what noise hides: whether the unit's data were sent, or, at twice the noise, which data "
+        "these are",
     )
     noise_multiplier: NonNegative = setting(
         0.0,
-        "σ, the noise's deviation over the most that the unit can change (0: from `epsilon`)",
+        "σ, the noise's deviation divided by the most that the unit can change (0: from `epsilon`)",
     )
     epsilon: NonNegative = setting(
-        0.0, "ε of all planned rounds together, which determines σ (0: σ is given)"
+        0.0, "ε of all planned rounds together, from which σ follows (0: σ is given)"
     )
-    delta: Share = setting(1e-5, "δ, below 1 over the largest number of clients")
+    delta: Share = setting(1e-5, "δ, below 1 / (largest number of clients)")
     clip: Length = setting(
         1.0,
-        "largest norm of a row of a prototype or head, and of a sample that is summed (C)",
+        "largest norm (C) of a row of a prototype or head, and of a sample in a sum",
     )
     step_clip: Length = setting(1.0, "largest norm of a model update (C)")
     max_epsilon: NonNegative = setting(
@@ -161,11 +162,11 @@ class PrivacySettings(Section):
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """The noise of a run, and the number of releases that a round takes from each client.
+    """The noise of a run, and how many noised releases each client makes in a round.
 
-    noise_multiplier: σ. releases: drafts of noise of a client that a round of the method takes.
-    first_phases: of each phase before, how many rounds it has and how many drafts each takes.
-    evaluation: releases of a client that an evaluation takes.
+    noise_multiplier: σ. releases: how many releases a client makes in a round of the method.
+    first_phases: for each earlier phase, the number of its rounds and of releases per round.
+    evaluation: how many releases a client makes in an evaluation.
     """
 
     settings: PrivacySettings
@@ -175,7 +176,7 @@ class PrivacyPlan:
     evaluation: int = 0
 
     def releases_in(self, server_round: int) -> int:
-        """Return the number of noised releases of a client with an order in this round."""
+        """Return how many noised releases a client makes in this round if it gets an order."""
         end = 0
         for rounds, releases in self.first_phases:
             end += rounds
@@ -185,5 +186,5 @@ class PrivacyPlan:
 
     @property
     def loss(self) -> float:
-        """µ² of one release. The values of several releases add up."""
+        """µ² of one release. For several releases these values add up."""
         return self.noise_multiplier**-2

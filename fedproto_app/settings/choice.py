@@ -14,17 +14,17 @@ from pydantic import BeforeValidator, ValidationInfo
 from fedproto_app.core.section import kebab
 
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
-NAMES = "names between commas"  # what is allowed, in the documents
-_ANY_TEXT = "*"  # among the texts of a known column: it may hold others
+NAMES = "names between commas"  # how the documents describe the allowed values
+_ANY_TEXT = "*"  # listed among the texts of a known column that may hold other texts too
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The part of a source that a run uses. Empty fields mean everything, with detected columns.
+    """The part of a source that a run uses. An empty field means everything, or what is detected.
 
-    clients: their names. columns: the value columns of tables with several, in this order.
-    time_columns, client_columns: the columns with the times and with the clients' names. The cells
-    of several columns are joined.
+    clients: their names. columns: the value columns to use if a table has several, in this order.
+    time_columns, client_columns: the columns with the times and with the clients' names. If there
+    are several, their cells are joined.
     """
 
     clients: tuple[str, ...] = ()
@@ -37,8 +37,9 @@ class Choice:
 class KnownColumn:
     """A column that clients know in advance, as ``data.known`` names it.
 
-    values: the texts that it may hold, if the setting lists them. Otherwise (), and they are taken
-    from the data. is_open: whether it may hold other texts too, which are 0 in all its columns.
+    values: the texts that the column may hold, as the setting lists them. If it lists none, this
+    is (), and the texts are taken from the data. is_open: whether the column may also hold other
+    texts. These become 0 in all of its indicator columns.
     """
 
     name: str
@@ -52,7 +53,7 @@ class KnownColumn:
         return f"{self.name}={listed}" if listed else self.name
 
     def gives(self, column: str) -> bool:
-        """Return whether the column of a series comes from this one: temperature, weather=rain."""
+        """Return whether a series's column, such as weather=rain, is made from this one."""
         return column == self.name or column.startswith(f"{self.name}=")
 
 
@@ -68,7 +69,7 @@ def known_in(text: str) -> tuple[KnownColumn, ...]:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names in a text, between commas. A name with a comma is in quotes.
+    """Return the names that a text lists between commas. A name with a comma stands in quotes.
 
     Raises ValueError for a line break outside quotes.
     """

@@ -42,11 +42,11 @@ from fedproto_app.settings.choice import (
 )
 
 AUTO = "auto"
-PERIODS_FOR_WEEKS = 14  # of training; fewer have too few weeks to learn what a weekday does
+PERIODS_FOR_WEEKS = 14  # with fewer training periods models cannot learn the effect of weekdays
 
 
 def _lag_list(value: object) -> str:
-    text = str(value)  # a single number is no text in TOML
+    text = str(value)  # in TOML a single number is not a text
     numbers = [] if text in ("", AUTO) else text.split(",")
     if not all(part.strip().isdecimal() and int(part) for part in numbers):
         raise ValueError(
@@ -74,7 +74,7 @@ Backtest = Annotated[str, BeforeValidator(_place_among)]
 
 
 def _time_or_step(value: object) -> str:
-    text = str(value).strip()  # a number of a step and a date are no text in TOML
+    text = str(value).strip()  # in TOML the number of a step and a date are not texts
     if period := re.fullmatch(r"(\d{4})[- ]?(?:[qQ]([1-4])|(?<=-)(\d\d))", text):
         month = 3 * int(period[2]) - 2 if period[2] else int(period[3])
         text = f"{period[1]}-{month:02d}-01"
@@ -109,10 +109,10 @@ TestStart = Annotated[str, BeforeValidator(_time_or_step)]
 class SyntheticSettings(Section):
     """``[data.synthetic]``: the embedded generators (docs: your-data.md, sequences.md)."""
 
-    clients: Count = setting(24, "sites or writers of the embedded data")
-    days: Annotated[int, Field(ge=8)] = setting(42, "length of the traffic")
+    clients: Count = setting(24, "sites or writers in the embedded data")
+    days: Annotated[int, Field(ge=8)] = setting(42, "days of traffic")
     sequences: Count = setting(1200, "air-written digits of all writers together")
-    seed: CountOrZero = setting(0, "seed of the embedded data, separate from the run's")
+    seed: CountOrZero = setting(0, "seed of the embedded data")
 
 
 class PartitionSettings(Section):
@@ -124,25 +124,26 @@ class PartitionSettings(Section):
     clients: Count = setting(20, "number of clients (N)")
     classes: Count = setting(4, "classes per client and stage (S)")
     class_draw: Literal["by-size", "uniform"] = setting(
-        "by-size", "draw these classes by their size, or uniformly"
+        "by-size", "draw these classes in proportion to their size, or uniformly"
     )
     stages: Count = setting(5, "number of stages (M)")
     imbalance_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = setting(
-        50.0, "size of the largest class over that of the smallest (IF)"
+        50.0, "size of the largest class divided by that of the smallest (IF)"
     )
     alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(
         0,
-        "train images per client and stage, which clients may share (0: all, and none twice)",
+        "train images per client and stage. Clients may hold the same image (0: all, each "
+        "image once)",
     )
     validation_share: ShareOrZero = setting(
         0.05, "share of the train images held out for validation"
     )
     reserve_per_class: CountOrZero = setting(
         0,
-        "train images of each class for `fedic`'s server, equal for all compared methods",
+        "train images of each class for `fedic`'s server. Reserve as many for all compared methods",
     )
-    test_ratio: Positive = setting(0.2, "test and validation images per train image")
+    test_ratio: Positive = setting(0.2, "test images per train image, and as many for validation")
     test_mix: Literal["own", "everybody"] = setting(
         "own", "whose mix of classes the test images have"
     )
@@ -172,9 +173,11 @@ class ClusterSettings(Section):
         "dirichlet", "[which client holds which sequences](sequences.md#clusters)"
     )
     clients: Count = setting(10, "number of clients")
-    clusters: Count = setting(3, "clusters of clients that share a mix of classes", "1 … `clients`")
+    clusters: Count = setting(
+        3, "clusters of clients. Each cluster has one mix of classes", "1 … `clients`"
+    )
     beta: Positive = setting(
-        1.5, "concentration of the Dirichlet distribution of a cluster's mix (β)"
+        1.5, "concentration of the Dirichlet distribution that draws a cluster's mix (β)"
     )
     samples: CountOrZero = setting(0, "sequences per client (0: all)")
     labels: CountOrZero = setting(
@@ -184,7 +187,7 @@ class ClusterSettings(Section):
         False,
         "keep a client's other train sequences [without labels](sequences.md#without-labels)",
     )
-    renamed: bool = setting(False, "every cluster names the classes differently")
+    renamed: bool = setting(False, "name the classes differently in every cluster")
 
     @model_validator(mode="after")
     def _clusters_fit_the_clients(self) -> ClusterSettings:
@@ -216,34 +219,39 @@ class DataSettings(Section):
     )
     path: str = setting("", "file or folder of the source", "a path")
     name: PlainName = setting(
-        "", "name of the dataset in tables (default: the file's or source's)", PLAIN_NAMES
+        "", "dataset's name in tables (default: the file's or source's)", PLAIN_NAMES
     )
-    period: Count = setting(24, "samples per period (p), also the batch size")
-    close_window: Count = setting(3, "newest values that a forecast uses (c)")
-    periodic_window: Count = setting(3, "values whole periods earlier that a forecast uses (q)")
+    period: Count = setting(24, "samples per period and per batch (p)")
+    close_window: Count = setting(3, "how many newest values a forecast uses (c)")
+    periodic_window: Count = setting(
+        3, "how many values a forecast uses from whole periods earlier (q)"
+    )
     lags: LagList = setting(
         AUTO,
-        "[distances of further inputs](your-data.md#from-series-to-samples) in steps, such as "
+        "how many steps back [further inputs](your-data.md#from-series-to-samples) lie, such as "
         "`48,168` (empty: none)",
         "`auto`, numbers between commas",
     )
-    horizon: Count = setting(1, "values forecast at once (H)")
+    horizon: Count = setting(1, "how many values a forecast predicts (H)")
     calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
-        "what models see of the time: nothing, the phase of the period, also the weekday, also "
-        "the time of the year",
+        "what models see of the time: nothing, the phase of the period, also the weekday, or also"
+        " the time of the year",
     )
-    history: CountOrZero = setting(0, "train only on this many newest periods (0: on all)")
+    history: CountOrZero = setting(
+        0, "train only on the newest periods, up to this many (0: on all)"
+    )
     least_periods: CountOrZero = setting(
         0,
         "train only on whole [blocks](sites.md#blocks-of-periods) of this many days (0: on all)",
     )
     train_share: Share = setting(
-        0.7, "oldest share of the samples ([sequences](sequences.md#split))"
+        0.7,
+        "oldest share of the samples, for training ([sequences](sequences.md#split) differ)",
     )
     validation_share: Share = setting(
         0.1,
-        "share of the next samples. The rest is the test part",
+        "next oldest share, for validation. The rest is the test part",
     )
     backtest: Backtest = setting(
         "",
@@ -252,23 +260,23 @@ class DataSettings(Section):
     )
     test_start: TestStart = setting(
         "",
-        "where every client's test part begins (default: by share). The validation part keeps "
-        "its share of what is before",
+        "where every client's test part begins (default: as the shares say). Validation keeps its"
+        " share of the samples before it",
         "a time as the data write it, or a number of a step",
     )
     scale: ScalePair = setting(
         "",
-        "mean and deviation of [newcomers](your-data.md#newcomers) in the data's units "
-        "(default: of their first period)",
+        "mean and deviation of [newcomers](your-data.md#newcomers) in the data's units (default: "
+        "those of their first period)",
         "`mean,std`, two numbers",
     )
-    max_clients: CountOrZero = setting(0, "use only the first clients (0: all)")
+    max_clients: CountOrZero = setting(0, "number of first clients to use (0: all)")
     max_steps: CountOrZero = setting(
-        0, "use only the first steps of series and `recordings` (0: all)"
+        0, "number of first steps of series and `recordings` to use (0: all)"
     )
     clients: NameList = setting(
         "",
-        "clients to use (default: all). On a deployed node only [the site's "
+        "clients to use (default: all). On a deployed node, only [the site's "
         "file](#a-nodes-own-settings) decides this and how tables are read",
         NAMES,
     )
@@ -285,7 +293,7 @@ class DataSettings(Section):
     )
     covariates: str = setting(
         "",
-        "[table of columns known in advance](your-data.md#columns-known-in-advance)",
+        "file with [columns known in advance](your-data.md#columns-known-in-advance)",
         "a path",
     )
     holidays: Region = setting(
@@ -295,19 +303,19 @@ class DataSettings(Section):
     )
     groups: str = setting(
         "",
-        "CSV file of two columns, clients and their [groups](closed-forms.md#groups)",
+        "CSV file with two columns: the clients and their [groups](closed-forms.md#groups)",
         "a path",
     )
     time_column: NameList = setting(
         "",
-        "column of times, or several, such as `date,time` (default: the first, with a name "
-        "like `time`)",
+        "column of times, or several, such as `date,time` (default: the first whose name is like "
+        "`time`)",
         NAMES,
     )
     client_column: NameList = setting(
         "",
-        "column of clients' names, or several, such as `store,item` (default: `unique_id` and "
-        "the like)",
+        "column of clients' names, or several, such as `store,item` (default: `unique_id` and the"
+        " like)",
         NAMES,
     )
     unfold: ColumnRange = setting(
@@ -322,13 +330,13 @@ class DataSettings(Section):
     )
     time_zone: str = setting(
         "",
-        "zone of local times, to count in UTC, such as `Europe/Berlin` (default: [as "
+        "zone of local times, to convert them to UTC, such as `Europe/Berlin` (default: [as "
         "written](your-data.md#times-of-day))",
         "a zone of the IANA database",
     )
     missing: Missing = setting(
         "gap",
-        "empty cells and missing rows mean no value, or [zero](your-data.md#missing-values)",
+        "whether empty cells and missing rows mean no value or [zero](your-data.md#missing-values)",
     )
     missing_values: NameList = setting(
         "",
@@ -337,7 +345,7 @@ class DataSettings(Section):
     )
     repeated: Repeated = setting(
         "refuse",
-        "what several values for one client and time become",
+        "what to do with several values for one client and time",
     )
     sheet: str = setting("", "sheet of an Excel file (default: the first with a value)", "a name")
     header: Header = setting(
@@ -352,12 +360,12 @@ class DataSettings(Section):
     )
     classes: str = setting(
         "",
-        "all classes in the order of their labels, for images the largest first (default: the "
-        "source's)",
+        "all classes in the order of their labels. For images the largest comes first (default: "
+        "the source's)",
         NAMES,
     )
     corrupt_images: Literal["refuse", "skip"] = setting(
-        "refuse", "end the run at an unreadable image, or leave it out"
+        "refuse", "whether an unreadable image ends the run or is left out"
     )
     synthetic: SyntheticSettings = SyntheticSettings()
     partition: PartitionSettings = PartitionSettings()
@@ -389,7 +397,7 @@ class DataSettings(Section):
             if lag < least or (self.horizon == 1 and lag <= self.close_window):
                 raise ValueError(
                     f"data.lags = {self.lags!r}: {lag} must be above data.close-window = "
-                    f"{self.close_window}, which holds the values before"
+                    f"{self.close_window}, because that window holds the newer values already"
                     if self.horizon == 1
                     else f"data.lags = {self.lags!r}: {lag} must be at least {least}, the smaller "
                     "of data.horizon and data.period, or its value is not known yet"
@@ -425,10 +433,10 @@ class DataSettings(Section):
 
     @property
     def further_lags(self) -> tuple[int, ...]:
-        """The numbers of `lags`, where `auto` adds what the periodic values lack.
+        """The numbers of `lags`. `auto` means what the periodic values lack.
 
-        A step ahead this is the value before the value a period ago, so that a model can add the
-        change since then. Where models learn weeks, it is also the value a week ago.
+        If one step is forecast, this is the value just before the value a period ago, so that a
+        model sees the change between the two. If models learn weeks, the value a week ago is added.
         """
         if self.lags != AUTO:
             return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
@@ -438,24 +446,24 @@ class DataSettings(Section):
 
     @property
     def learns_weeks(self) -> bool:
-        """Whether models see the weekday, and a limited history has enough weeks to learn it."""
+        """Whether models see the weekday, and the history is long enough to learn its effect."""
         return self.times > 1 and not 0 < self.history < PERIODS_FOR_WEEKS
 
     @property
     def window(self) -> tuple[int, int]:
-        """The window of the backtest and the number of windows, 1 of 1 without a backtest."""
+        """The backtest's window and the number of windows, (1, 1) without a backtest."""
         number, windows = (self.backtest or "1/1").split("/")
         return int(number), int(windows)
 
     @property
     def used_share(self) -> float:
-        """The oldest share of a series that is used: all but the later windows of a backtest."""
+        """The share of a series that is used, from its start to the end of the window."""
         number, windows = self.window
         return 1 - self._test_share * (windows - number) / windows
 
     @property
     def window_share(self) -> float:
-        """The share of the used part of a series that the backtest's window tests."""
+        """The share that the backtest's window has in the used part of a series."""
         return self._test_share / self.window[1] / self.used_share
 
     @property
@@ -464,7 +472,7 @@ class DataSettings(Section):
 
     @property
     def has_known(self) -> bool:
-        """Whether the settings give the series columns that clients know in advance."""
+        """Whether these settings add columns known in advance to the series."""
         has_columns = bool(self.known or self.covariates or self.holidays)
         return has_columns or self.calendar == "year"
 
@@ -475,12 +483,12 @@ class DataSettings(Section):
 
     @property
     def periodic_distances(self) -> tuple[int, ...]:
-        """One, two, … periods in steps, as many as `periodic_window`."""
+        """The lengths of 1, 2, …, `periodic_window` periods in steps."""
         return tuple(self.period * number for number in range(1, self.periodic_window + 1))
 
     @property
     def distances(self) -> tuple[int, ...]:
-        """Distances in steps of the inputs that are not in the close window, longest first."""
+        """How many steps back the inputs outside the close window lie, longest first."""
         return tuple(sorted({*self.periodic_distances, *self.further_lags}, reverse=True))
 
     @property
@@ -495,7 +503,7 @@ class ResponseSettings(Section):
     """``[response]``: what columns known in advance do to a series (docs: covariates.md)."""
 
     sharing: Literal["all", "none"] = setting(
-        "all", "clients learn their response from everybody's sums, or each from its own"
+        "all", "whether a client's response is fitted to everybody's sums or to its own"
     )
     columns: Literal["private", "public"] = setting(
         "private",
@@ -504,21 +512,23 @@ class ResponseSettings(Section):
     )
     scales: str = setting(
         "",
-        "usual mean and deviation of columns, for [noise](covariates.md#with-noise) (default: "
-        "0 and 1)",
+        "usual mean and deviation of columns, for [noise](covariates.md#with-noise) (default: 0 "
+        "and 1)",
         '`"temperature 10 8, price 50 30"`',
     )
 
     @property
     def of_columns(self) -> dict[str, tuple[float, float]]:
-        """The mean and the deviation in `scales`, by column."""
+        """The mean and the standard deviation that `scales` gives for each column."""
         parts = [part.split() for part in self.scales.split(",") if part.strip()]
         return {" ".join(names): (float(m), float(d)) for *names, m, d in parts}
 
     @model_validator(mode="after")
     def _has_scales(self) -> ResponseSettings:
         if self.sharing == "none" and (self.scales or self.columns == "public"):
-            raise ValueError("response.sharing = 'none': .scales and .columns have no effect")
+            raise ValueError(
+                "response.sharing = 'none': response.scales and response.columns have no effect"
+            )
         with suppress(ValueError):
             if all(n and d > 0 and isfinite(m + d) for n, (m, d) in self.of_columns.items()):
                 return self
@@ -538,12 +548,13 @@ class GraphSettings(Section):
     )
     path: str = setting(
         "",
-        "CSV file of the weights, or of a position per name (without it names are cells of a grid)",
+        "CSV file of the weights, or of a position for each name (without it, names are cells of "
+        "a grid)",
         "a path",
     )
     names: str = setting(
         "",
-        "for a `file` without names, a CSV file with them in its header",
+        "CSV file whose header names the clients, if the `file` has no names",
         "a path",
     )
     neighbours: Count = setting(8, "for `profiles`, the number of neighbours (k)")
@@ -555,8 +566,8 @@ class GraphSettings(Section):
             raise ValueError("graph.path is empty, but graph.source = 'file' needs a file")
         if self.source == "profiles" and self.path:
             raise ValueError(
-                f"graph.path = {self.path!r}: graph.source = 'profiles' reads none; set 'file' or "
-                "'positions'"
+                f"graph.path = {self.path!r}: graph.source = 'profiles' reads no file; set 'file' "
+                "or 'positions'"
             )
         if self.source != "file" and self.names:
             raise ValueError(f"graph.names = {self.names!r}: only with graph.source = 'file'")

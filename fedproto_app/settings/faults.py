@@ -1,4 +1,4 @@
-"""Faults of settings in one line each: the key, the value, what is allowed, similar keys."""
+"""Explains a fault of settings in one line: the key, the value, what is allowed, similar keys."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def explain_all(
     under: Sequence[str] = (),
     beside: Mapping[str, type[Section]] | None = None,
 ) -> str:
-    """Return all of pydantic's faults of a table. Each list of known keys appears once.
+    """Return the text of all faults that pydantic found in a table.
 
-    beside: further tables that may hold an unknown key.
+    Each list of known keys appears only once. beside: further tables in which an unknown key is
+    looked up.
     """
     lines: list[str] = []
     listed: set[str] = set()
@@ -42,9 +43,9 @@ def explain(
     under: Sequence[str] = (),
     beside: Mapping[str, type[Section]] | None = None,
 ) -> str:
-    """One line for one of pydantic's faults of such a table.
+    """Return one line that explains one of the faults that pydantic found in a table.
 
-    under: the names of the tables around it.
+    under: the names of the tables that this table is in.
     """
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])
@@ -65,12 +66,12 @@ def explain(
 
 
 def fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys that a table may have, by their names in files."""
+    """The fields of a table, by their keys in files."""
     return {str(f.alias): f for f in section.model_fields.values() if not f.exclude}
 
 
 def subtable(field: FieldInfo) -> type[Section] | None:
-    """The table that the field is, if it is one that the app knows the keys of."""
+    """Return the class of the table if the field is a table whose keys the app knows."""
     kind = field.annotation
     if isinstance(kind, type) and issubclass(kind, Section) and kind is not Section:
         return kind
@@ -104,7 +105,7 @@ def _unknown(
 
 
 def _near(name: str, section: type[Section]) -> list[str]:
-    """Return the keys that stand for the Greek letter of this name or are spelled almost alike."""
+    """Return the keys whose symbol is the Greek letter of this name, and those spelled like it."""
     section_fields = fields(section)
     letters = [
         key for key, f in section_fields.items() if name.lower() in _letters(f.description or "")
@@ -113,7 +114,7 @@ def _near(name: str, section: type[Section]) -> list[str]:
 
 
 def _letters(text: str) -> set[str]:
-    """The Greek letters of a text by name: τ is "tau"."""
+    """The names of the Greek letters in a text: "tau" for τ."""
     names = [unicodedata.name(character, "").lower() for character in text]
     letters = {name.split()[-1] for name in names if name.startswith("greek small letter")}
     special_letters = {
@@ -124,7 +125,7 @@ def _letters(text: str) -> set[str]:
 
 
 def _leaves(section: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of all keys below, tables left out."""
+    """The paths of all keys in a table and its inner tables."""
     for key, field in fields(section).items():
         inner = subtable(field)
         if inner is None:

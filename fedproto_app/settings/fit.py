@@ -1,4 +1,4 @@
-"""Checks whether a method and a task fit the settings, and the arrays that clients exchange."""
+"""Checks the settings, and the arrays that clients send, against the method and the task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def require_fit(method: Method, settings: Settings) -> None:
                 f"method = {settings.method!r}: has parts for task = "
                 f"{' or '.join(map(repr, part))} only; task = {settings.task!r}"
             )
-    if method.name not in METHODS:  # a user's method, which may declare nothing
+    if method.name not in METHODS:  # a user's method, which no test of the app covers
         require_one_place(method, releases_of(method, settings))
     if method.model and settings.model.module:
         raise SettingsError(
@@ -80,8 +80,10 @@ def require_one_place(method: Method, releases: Sequence[Sends]) -> None:
 
 
 def _require_one_shape(method: Method, settings: Settings) -> None:
-    """Raise `SettingsError` for other widths where the model has only one, and for several widths
-    where the server averages parameters, which needs models of one shape."""
+    """Raise `SettingsError` for widths that do not go with the model or the method.
+
+    Some models have only one width. If the server averages parameters, all models need one shape.
+    """
     if settings.model.factors == (1.0,):
         return
     setting = f"model.width-factors = {settings.model.width_factors!r}"
@@ -98,13 +100,13 @@ def _require_one_shape(method: Method, settings: Settings) -> None:
         ]
         raise SettingsError(
             f"{setting}: method = {settings.method!r} sends parameters of the model, which must "
-            f"have one width at all clients; of task = {settings.task!r} several widths go with "
+            f"have one width at all clients; for task = {settings.task!r} several widths go with "
             f"{', '.join(able)}"
         )
 
 
 def _require_kernel(method: Method, settings: Settings) -> None:
-    """Raise `SettingsError` for what `kernel = "numba"` lacks, or if numba is not installed."""
+    """Raise `SettingsError` if `kernel = "numba"` cannot train this, or numba is not installed."""
     if settings.kernel == "torch":
         return
     model, optimizer, task = settings.model, settings.optimizer, settings.task
@@ -150,7 +152,7 @@ def _require_maskable(method: Method, settings: Settings) -> None:
     if aggregation.rule != "mean":
         raise SettingsError(
             f"aggregation.secure = true: aggregation.rule = {aggregation.rule!r} looks at each "
-            "client's model, of which a masked sum shows none; only rule = 'mean' goes with it"
+            "client's model, and a masked sum hides these; only rule = 'mean' goes with it"
         )
     if 0 < len(settings.nodes.named) < aggregation.secure_minimum:
         raise SettingsError(
@@ -162,15 +164,15 @@ def _require_maskable(method: Method, settings: Settings) -> None:
     if reason := unmaskable(releases or before):
         able = [name for name in methods_of(settings.task) if not _unmaskable(name, settings)]
         raise SettingsError(
-            f"aggregation.secure = true: method = {settings.method!r} {reason}; of task = "
+            f"aggregation.secure = true: method = {settings.method!r} {reason}; for task = "
             f"{settings.task!r} masked sums go with {', '.join(able)}"
         )
     sums_samples = any(release.clip == "sums" for release in releases)
     hides_clients = settings.privacy.is_on and settings.privacy.unit == "client"
     if sums_samples and hides_clients and not aggregation.weight_limit:
         raise SettingsError(
-            "aggregation.weight-limit = 0: in a masked sum the noise must hide the client with "
-            "most samples, so their number must be limited"
+            "aggregation.weight-limit = 0: in a masked sum the noise must hide even the client "
+            "with the most samples, so the number of samples that count must be limited"
         )
 
 
@@ -179,29 +181,29 @@ def _unmaskable(name: str, settings: Settings) -> str:
 
 
 def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
-    """Return the releases of a method with these settings, before the shapes are determined."""
+    """Return what a method sends with these settings. The shapes are not determined yet."""
     learner = part_of(method, "learner", settings.task)
     return tuple(learner.sends(table_of(method, settings), Sizes()))
 
 
 def withholds_samples(settings: Settings) -> bool:
-    """Return whether clients' numbers of samples stay at their nodes, as errors and losses do.
+    """Return whether the nodes keep their clients' numbers of samples to themselves.
 
-    With sums of samples they do not: the noise of a sum shows how many samples it has.
+    They cannot if the method sends sums of samples, because a noised sum shows how many are in it.
     """
     releases = releases_of(method_named(settings.method), settings)
     return not settings.training.counts_samples and all(r.clip != "sums" for r in releases)
 
 
 def table_of(method: Method, settings: Settings) -> Section:
-    """The method's table in these settings, or its defaults if the run has another method."""
+    """The method's table in these settings, or the defaults if the run has another method."""
     mine = isinstance(settings.method_settings, method.settings)
     return settings.method_settings if mine else method.settings()
 
 
 def pretraining_releases(settings: Settings) -> list[tuple[int, tuple[Sends, ...]]]:
-    """Return the number of rounds of each phase before the method's first round, and the releases
-    of a round of it."""
+    """Return, for each phase before the method's own, its number of rounds and the releases of
+    one round."""
     return [
         (rounds, tuple(pretraining_learner(phase).sends(phase.section(settings), Sizes())))
         for phase in settings.first_phases
@@ -210,18 +212,18 @@ def pretraining_releases(settings: Settings) -> list[tuple[int, tuple[Sends, ...
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise `SettingsError` for settings that contradict each other under their task."""
+    """Raise `SettingsError` for settings that contradict each other for their task."""
     if check := TASK_CHECKS.get(settings.task):
         check(settings)
 
 
 def _require_fitting_stages(settings: Settings) -> None:
-    """Raise `SettingsError` if rounds do not reach all stages, or models cannot be selected."""
+    """Raise `SettingsError` if the rounds are fewer than the stages, or no model can be chosen."""
     partition = settings.data.partition
     chosen = settings.keep != "last" or settings.patience > 0
     if chosen and partition.validation_share == 0:
         raise SettingsError(
-            "data.partition.validation-share = 0 leaves nothing to choose a model by: set "
+            "data.partition.validation-share = 0 leaves no images to choose a model by: set "
             "keep = 'last' and patience = 0"
         )
     if partition.scheme == "given":
@@ -239,5 +241,5 @@ def _require_fitting_stages(settings: Settings) -> None:
         )
 
 
-# By task: raises `SettingsError` for settings that contradict each other.
+# For each task, a function that raises `SettingsError` for settings that contradict each other.
 TASK_CHECKS: dict[str, Callable[[Settings], None]] = {"classification": _require_fitting_stages}

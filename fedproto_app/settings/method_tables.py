@@ -1,8 +1,8 @@
-"""The tables of all methods in docs/methods.md and docs/protection.md, from what methods declare.
+"""Writes the tables of methods in docs/methods.md and docs/protection.md from the declarations.
 
 `python -m fedproto_app.settings.tables --write` writes them between markers. In docs/methods.md a
-row keeps the words that a person wrote about its method. A new method gets a row made of its
-declarations and of the first sentence of its module.
+row keeps what a person wrote about the method. The row of a new method is made from its
+declarations and the first sentence of its docstring.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def with_methods_table(text: str) -> str:
 def with_protection_table(text: str) -> str:
     """Return the text of docs/protection.md with its table rewritten.
 
-    Methods with the same answers share a row, and those with most protection come first. A setting
-    of a method that changes an answer has a row of its own.
+    Methods with the same protection share a row, and rows with the most come first. If a setting
+    changes a method's protection, the setting gets a row too.
     """
     sharing: dict[tuple[str, ...], list[str]] = {}
     for name, method in METHODS.items():
@@ -68,9 +68,9 @@ def with_protection_table(text: str) -> str:
 
 
 def _protection(method: Method, choice: Mapping[str, str], task: str) -> tuple[str, str, str]:
-    """Return whether masked sums, noise and robust rules go with a method, or why not.
+    """Return whether a method works with masked sums, noise and robust rules, or why not.
 
-    choice: settings of its table, by key.
+    choice: settings in the method's table, by key.
     """
     releases = _releases(method, method.settings(**choice), task)
     if not releases:
@@ -90,7 +90,7 @@ def _protection(method: Method, choice: Mapping[str, str], task: str) -> tuple[s
 def _refusal(
     method: Method, choice: Mapping[str, str], task: str, more: Mapping[str, str] | None = None
 ) -> str:
-    """Return why a run cannot have these settings, "" if it can."""
+    """Return why a run cannot have these settings, or "" if it can."""
     of_table = {f"{method.table_name}.{key}": value for key, value in choice.items()}
     try:
         settings_from({"method": method.name, "task": task, **of_table, **(more or {})})
@@ -100,14 +100,14 @@ def _refusal(
 
 
 def _other_choices(table: type[Section]) -> Iterator[tuple[str, str]]:
-    """Yield the keys and values of a method's settings that have a few values to choose from."""
+    """Yield each key and value of the method's settings that offer a choice between texts."""
     for name, field in table.model_fields.items():
         values = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         yield from ((name.replace("_", "-"), value) for value in values)
 
 
 def works_on(method: Method) -> str:
-    """Return what a method works on, in words: "all", or "series, in a simulation"."""
+    """Return in words what a method works on, such as "all" or "series, in a simulation"."""
     tasks = [task for task in _HOLDS if method.works_with(task)]
     words = [_HOLDS[task] for task in tasks]
     if set(SEQUENCE_TASKS) <= set(tasks):
@@ -128,7 +128,7 @@ def _releases(method: Method, section: Section, task: str) -> Sequence[Sends]:
 
 
 def _words(name: str) -> str:
-    """Return a new row's words: what clients send, no cost, and the module's first sentence."""
+    """Return the text of a new row: what clients send, no cost, the module's first sentence."""
     method = METHODS[name]
     releases = _releases(method, method.settings(), _tasks(method)[0])
     names = ", ".join(release.name for release in releases)

@@ -1,4 +1,4 @@
-"""Models, their optimiser and batches, and the encoder that learns without labels."""
+"""Settings of models, of their optimiser and batches, and of the encoder trained without labels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ModelSettings(Section):
     """``[model]``: the forecaster, the image classifier, the model of sequences."""
 
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = setting(
-        256, "length of the representation (d_r, d of the small CNN). ResNet-18 has 512"
+        256, "length of the representation (d_r, or d of the small CNN). ResNet-18 has 512"
     )
     image_encoder: Literal["small-cnn", "resnet18"] = setting("small-cnn", "encoder of images")
     width: Annotated[int, Field(ge=4, multiple_of=4)] = setting(
@@ -57,8 +57,8 @@ class ModelSettings(Section):
     hidden_dim: Count = setting(256, "size of the LSTM's state")
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
-        "[factors of the widths](compared.md#models-of-different-widths) before the "
-        "representation, drawn for each client",
+        "[factors of the widths](compared.md#models-of-different-widths) of layers before the "
+        "representation. Each client draws one",
         "numbers > 0 between commas",
     )
     module: str = setting(
@@ -73,7 +73,7 @@ class ModelSettings(Section):
         return _factors_of(self.width_factors)
 
     def scaled(self, width: int, multiple: int = 1) -> int:
-        """The width times the first factor, rounded to a multiple ≥ 1 of `multiple`."""
+        """The width times the first factor, rounded to a multiple of `multiple`, never 0."""
         return multiple * max(1, round(width * self.factors[0] / multiple))
 
 
@@ -86,10 +86,10 @@ class OptimizerSettings(Section):
     weight_decay: NonNegative = setting(0.0, "for SGD")
     smoothing_window: Count = setting(
         1,
-        "gradients averaged in a step (w of DTSSGD)",
+        "how many gradients a step averages (w of DTSSGD)",
     )
     smoothing_factor: ShareOrOne = setting(
-        0.9, "weight of each older gradient relative to the next (γ)"
+        0.9, "weight of each older gradient relative to the next newer one (γ)"
     )
 
 
@@ -98,10 +98,11 @@ class ClassificationSettings(Section):
 
     batch_size: Count = setting(32, "images per step")
     augment: bool = setting(True, "crop images at random, and mirror them if `flip`")
-    flip: bool = setting(True, "false for digits and letters")
+    flip: bool = setting(True, "mirror images. Set false for digits and letters")
     stage_schedule: Literal["sequential", "cyclic"] = setting(
         "sequential",
-        "equal parts of the rounds for one stage after the other, or a different stage each round",
+        "one stage after the other, each for an equal part of the rounds, or another stage each "
+        "round",
     )
 
 
@@ -115,27 +116,29 @@ class SequenceModelSettings(Section):
 
 
 class EncoderSettings(Section):
-    """``[encoder]``: the causal CNN and how it learns without labels (Fed-REACT, phase 1)."""
+    """``[encoder]``: the causal CNN, and its training without labels (Fed-REACT, phase 1)."""
 
     path: str = setting(
         "",
-        "file or run of a trained encoder, instead of phase 1",
+        "file or run of a trained encoder, which replaces phase 1",
         "a path",
     )
     rounds: CountOrZero = setting(
-        10, "rounds of phase 1, before `rounds` (0: the encoder stays random)"
+        10,
+        "rounds of phase 1, before `rounds` (0: the encoder stays random)",
     )
     steps: Count = setting(500, "training steps per client and round")
     batch_size: Count = setting(10, "reference series per step")
     negatives: Count = setting(10, "negatives per reference (R)")
     negative_terms: Literal["sum", "mean"] = setting(
         "sum",
-        "how negatives count in the loss: Fed-REACT, eq. 1, or Franceschi et al. 2019",
+        "loss terms of the negatives: their sum (Fed-REACT, eq. 1) or mean (Franceschi et al. "
+        "2019)",
     )
-    blocks: Count = setting(10, "blocks of the causal CNN, whose dilation doubles with each")
+    blocks: Count = setting(10, "blocks of the causal CNN. Each doubles the dilation")
     channels: Count = setting(40, "channels of all blocks but the last")
     reduced_dim: Count = setting(160, "channels of the last block, pooled over time")
-    output_dim: Count = setting(320, "length of a vector (D)")
+    output_dim: Count = setting(320, "length of a sequence's vector (D)")
 
     @property
     def file(self) -> Path:

@@ -2,8 +2,8 @@
 
 The user who submits a run chooses ``output.dir``, ``encoder.path``, ``graph.path`` and
 ``graph.names``. The operator of a server for several users therefore sets FEDPROTO_OUTPUT_ROOT.
-All these paths must then lie in this folder, and relative paths start there. Without it, as in a
-simulation, the user owns the server.
+All these paths must then lie in this folder, and relative paths start there. If the variable is not
+set, as in a simulation, the user is taken to own the server, and any path is allowed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHOSEN = (("output", "dir"), ("encoder", "path"), ("graph", "path"), ("graph", 
 
 
 def within_root(settings: Settings) -> Settings:
-    """Return the settings with absolute paths. Raises `SettingsError` for one outside the root."""
+    """Return the settings with absolute paths. Raise `SettingsError` for one outside the root."""
     if not os.environ.get(OUTPUT_ROOT):
         return settings
     root = Path(os.environ[OUTPUT_ROOT]).resolve()
@@ -34,6 +34,6 @@ def _inside(root: Path, path: str, key: str) -> Path:
     resolved = (root / path).resolve()  # links included
     if not resolved.is_relative_to(root):
         raise SettingsError(
-            f"{key} = {path!r}: means {resolved} on the server, outside {OUTPUT_ROOT} = {root}"
+            f"{key} = {path!r}: is {resolved} on the server, outside {OUTPUT_ROOT} = {root}"
         )
     return resolved

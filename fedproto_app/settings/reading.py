@@ -1,14 +1,14 @@
 """Convert tables, flat keys and texts of a command line to `Settings`, and back.
 
-Flower passes the app a flat dictionary with dotted keys (``fuels.temperature``), and the
-configuration files nest the same keys as TOML tables. Both become one `Settings` object here,
-before any node gets an order. Keys are kebab-case outside and snake_case inside.
+Flower passes the app a flat dictionary with dotted keys (``fuels.temperature``), and configuration
+files nest the same keys as TOML tables. Both become one `Settings` object here, before any node
+gets an order. Keys are kebab-case outside and snake_case inside.
 
 Each method has its own table, whose class is defined with the method. A run reads the table of its
-method and ignores the tables of other methods, so one file can compare several. Flower lets
-``--run-config`` override only keys that the app's pyproject.toml lists. Therefore settings that few
-methods read are passed as one text, ``method-settings``: the method's table, and the tables in
-`BESIDE` under their names.
+method and ignores those of other methods, so one file can serve a comparison of several. Flower
+lets ``--run-config`` override only keys that the app's pyproject.toml lists. Settings that few
+methods read are therefore passed as one text, ``method-settings``. It holds the method's table, and
+the tables in `BESIDE` under their names.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def settings_from(config: Mapping[str, object]) -> Settings:
         value = table.pop(name, {})
         if not isinstance(value, dict):
             raise SettingsError(f"{name} = {value!r}: must be a table of settings")
-        if value:  # of a method that this run does not use: a wrong key is wrong all the same
+        if value:  # the run does not use this method, but a wrong key is an error all the same
             _validated(faults, METHODS[name].settings, value, {}, name)
     section = _validated(faults, method.settings, method_table, {}, method.table_name)
     beside = dict.fromkeys(METHODS, Section) | {method.table_name: method.settings}
@@ -70,7 +70,7 @@ def settings_from(config: Mapping[str, object]) -> Settings:
 def with_tables(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration as nested tables, with `method-settings` merged into them.
 
-    The text goes before the tables.
+    Where both set a key, the text `method-settings` wins.
     """
     table = _nested(config)
     text = _nested(_table_in(table.pop(TEXT, "")))
@@ -99,8 +99,8 @@ def _method(name: object) -> Method:
         )
     if method.table_name in Settings.tables():
         raise SettingsError(
-            f"method = {name!r}: its table of settings cannot be called {method.table_name!r}, as "
-            "all runs have a table of that name"
+            f"method = {name!r}: its table of settings cannot be called {method.table_name!r}, "
+            "because all runs have a table of that name"
         )
     return method
 
@@ -131,7 +131,8 @@ def flat(table: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
 def defaults_of(method: str) -> Mapping[str, object]:
     """Return the defaults of a run of this method, with dotted keys. `method` itself is `fuels`.
 
-    A method from outside the app has only the defaults of all runs, as its code is not imported.
+    For a method from outside the app these are only the defaults that all runs have, because its
+    code is not imported.
     """
     if method in METHODS:
         return {**flat_settings(Settings(method=method)), "method": FIRST_METHOD}
@@ -139,15 +140,15 @@ def defaults_of(method: str) -> Mapping[str, object]:
     return {key: value for key, value in defaults.items() if not key.startswith(f"{FIRST_METHOD}.")}
 
 
-# Tables that only one kind of data reads (`TaskRecord.holds`).
+# Tables that are read for one kind of data only (`TaskRecord.holds`).
 _TABLES_OF_DATA = {"classification": "images", "sequence": "labelled sequences"}
 
 
 def unused_settings(chosen: Mapping[str, object], settings: Settings) -> list[str]:
-    """Return what was set and has no effect, such as the learning rate of a closed form.
+    """Return the settings that have no effect, such as the learning rate of a closed form.
 
-    chosen: with dotted keys. A file that several methods share may have such settings, so they are
-    no error.
+    They are no error, because several methods may share one file. chosen: what was set, with dotted
+    keys.
     """
     defaults, holds = defaults_of(settings.method), task_record(settings.task).holds
     trains = method_named(settings.method).rounds is None
@@ -199,9 +200,9 @@ def _validated(
     beside: Mapping[str, type[Section]],
     *under: str,
 ) -> SectionT | None:
-    """Return the section of this table, or None after adding what is wrong to `faults`.
+    """Return the section of this table. If it is invalid, add the faults to `faults`, return None.
 
-    beside: further tables that may hold an unknown key.
+    beside: further tables in which an unknown key is looked up.
     """
     try:
         return section.model_validate(table)
@@ -231,7 +232,7 @@ def _nested(config: Mapping[str, object]) -> dict[str, Any]:
 
 
 def _table_in(text: object) -> Mapping[str, object]:
-    """Return the table in a text: lines of TOML, or several keys on one line between commas."""
+    """Return the table that a text holds as lines of TOML, or as one line with commas."""
     if isinstance(text, Mapping):
         return text
     if not isinstance(text, str):
@@ -246,7 +247,7 @@ def _table_in(text: object) -> Mapping[str, object]:
 
 
 def parsed(text: str) -> Any:
-    """Return the value of ``KEY=VALUE``: TOML, or plain text if it is no valid TOML."""
+    """Return the value in ``KEY=VALUE``, read as TOML, or as plain text if it is not valid TOML."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):  # no TOML, an endless number, brackets in brackets
@@ -254,7 +255,7 @@ def parsed(text: str) -> Any:
 
 
 def written(value: object) -> str:
-    """Return the text of a value. A plain text stays as it is unless it would be read as TOML."""
+    """Return a value as text. A plain text stays as it is unless it would be read as TOML."""
     if isinstance(value, str) and value == value.strip() and parsed(value) == value:
         return value
     return _inline(value)

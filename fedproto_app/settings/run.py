@@ -44,7 +44,7 @@ from fedproto_app.settings.model import (
     SequenceModelSettings,
 )
 
-SMALL_COHORT = 16  # fits a CPU's caches; too small for a GPU, which would wait for Python
+SMALL_COHORT = 16  # fits into a CPU's caches, but would leave a GPU waiting for Python
 
 FIRST_METHOD = "fuels"  # the default
 
@@ -74,11 +74,11 @@ class NodesSettings(Section):
     )
     maximum_clients: Count = setting(
         20_000,
-        "clients of all nodes ever connected. Nodes with more are refused",
+        "most clients of all nodes ever connected. A node that would exceed this is refused",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
-        "clients of a deployed node (0: a quarter of `maximum-clients`)",
+        "most clients of a deployed node (0: a quarter of `maximum-clients`)",
     )
     bind_names: bool = setting(
         True,
@@ -106,12 +106,12 @@ class NodesSettings(Section):
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The names of the nodes that take part, () for all nodes."""
+        """The names of the nodes that take part, or () if all may."""
         return names_in(self.names)
 
     @property
     def quota(self) -> int:
-        """Clients that one deployed node may bring."""
+        """How many clients one deployed node may bring."""
         return self.maximum_clients_per_node or max(1, self.maximum_clients // 4)
 
 
@@ -121,7 +121,9 @@ class OutputSettings(Section):
     dir: Annotated[str, Field(min_length=1)] = setting(
         "runs", "folder of the run folders", "a path"
     )
-    name: PlainName = setting("", "run folder (default: method-dataset-seed-time)", PLAIN_NAMES)
+    name: PlainName = setting(
+        "", "name of the run folder (default: method-dataset-seed-time)", PLAIN_NAMES
+    )
     resume: bool = setting(False, "continue the run of this name, as `fedproto run --resume` does")
     pictures: bool = setting(
         True,
@@ -133,11 +135,12 @@ class OutputSettings(Section):
 class Training:
     """The settings that every learner gets in addition to its own section.
 
-    pretraining_rounds: rounds of the run before the first round of the method's own phase.
-    nodes_average: whether nodes may average their clients' models, or the server gets each model.
-    sample_clip: the largest length of a sample in sums that are sent, None for any. counts_samples:
-    whether the server learns the clients' numbers of samples, which may be weights. masked: whether
-    masks hide each client's values, and no noise does. kernel: what trains, torch or numba.
+    pretraining_rounds: how many rounds of the run come before the method's own phase.
+    nodes_average: whether nodes may average their clients' models. If not, the server gets each
+    model. sample_clip: the largest length of a sample in sums that are sent, None for any length.
+    counts_samples: whether the server learns the clients' numbers of samples, which may serve as
+    weights. masked: whether masks, but no noise, hide each client's values. kernel: what runs the
+    training, torch or numba.
     """
 
     seed: int
@@ -154,7 +157,7 @@ class Training:
 class Settings(Section):
     """The configuration of a run.
 
-    Files and dictionaries have the method's table under the table's name: see `settings_from`.
+    In files and dictionaries the method's table stands under its own name (see `settings_from`).
     """
 
     task: Annotated[str, AfterValidator(require_known_task)] = setting(
@@ -171,16 +174,16 @@ class Settings(Section):
     seed: CountOrZero = setting(0, "the same seed gives the same results")
     rounds: Count = setting(
         40,
-        "most rounds, without the encoder's. Closed forms need one (images: one per stage)",
+        "most rounds, not counting the encoder's. Closed forms need one (images: one per stage)",
     )
     local_epochs: Count = setting(
         1,
-        "epochs per round (not of `fed-react`, `ifca`, `flsc` and `gldp`)",
+        "training epochs per round (not for `fed-react`, `ifca`, `flsc` and `gldp`)",
     )
     participation: ShareOrOne = setting(
         1.0,
-        "share of the clients asked per round (α). Methods that average no model also ask new "
-        "clients, and closed forms ask all",
+        "share of the clients asked in a round (α). Methods that average no model also ask every "
+        "new client. Closed forms ask every client",
     )
     evaluate_every: Count = setting(
         1,
@@ -206,12 +209,12 @@ class Settings(Section):
     )
     kernel: Literal["torch", "numba"] = setting(
         "torch",
-        "what trains. `numba` [compiles the epochs](scale.md#the-numba-kernel) of some methods for "
-        "series",
+        "what runs the training. `numba` [compiles the epochs](scale.md#the-numba-kernel) of some"
+        " methods for series",
     )
     threads: Count = setting(
         1,
-        "torch threads of a node's process and of the server",
+        "torch threads in each node's process and in the server",
     )
     cohort_size: CountOrZero = setting(
         0,
@@ -219,8 +222,8 @@ class Settings(Section):
     )
     method_settings: SerializeAsAny[Section] = Field(
         default=Section(),
-        description="the method's table, such as `[fuels]`, for `flwr run` [as one "
-        "text](#the-methods-table)",
+        description="the method's table, such as `[fuels]`, [as one text](#the-methods-table) for "
+        "`flwr run`",
         json_schema_extra={"allowed": "what the method's record declares"},
     )
     data: DataSettings = DataSettings()
@@ -267,17 +270,17 @@ class Settings(Section):
         return self.method_settings
 
     def with_factor(self, factor: float) -> Settings:
-        """Return these settings with models of this width alone."""
+        """Return these settings with this as the only width factor."""
         model = self.model.model_copy(update={"width_factors": repr(factor)})
         return self.model_copy(update={"model": model})
 
     def of_client(self, name: str) -> Settings:
-        """Return these settings with the width of this client's model alone."""
+        """Return these settings with the width factor of this client's model as the only one."""
         ((settings, _),) = self.by_width([name])
         return settings
 
     def by_width(self, names: Sequence[str]) -> list[tuple[Settings, list[str]]]:
-        """Return the clients grouped by the width of their models, with the group's settings.
+        """Group the clients by the width of their models. Return each group with its settings.
 
         The width depends on the client's name alone, so it is the same at every node.
         """
@@ -291,12 +294,12 @@ class Settings(Section):
 
     @property
     def cohort_on_cpu(self) -> int:
-        """`cohort_size` where the CPU computes."""
+        """The cohort size for training on a CPU."""
         return self.cohort_size or SMALL_COHORT
 
     @property
     def has_response(self) -> bool:
-        """Whether clients subtract a response to the columns of `data.known` from their series."""
+        """Whether clients subtract each series's response to columns known in advance."""
         return task_record(self.task).forecasts and self.data.has_known
 
     @property
@@ -306,7 +309,7 @@ class Settings(Section):
         return (brought,) if brought else response_phases() if self.has_response else ()
 
     def phase_of(self, server_round: int) -> Pretraining | None:
-        """Return the first phase that a round belongs to, None for a round of the method's own."""
+        """Return the early phase that a round belongs to, or None for one of the method's own."""
         end = 0
         for phase in self.first_phases:
             end += phase.rounds(self)
@@ -316,14 +319,14 @@ class Settings(Section):
 
     @property
     def pretraining_rounds(self) -> int:
-        """Rounds of the first phases, before the method's own rounds."""
+        """The number of rounds before the method's own rounds."""
         return sum(phase.rounds(self) for phase in self.first_phases)
 
     @property
     def has_round_per_stage(self) -> bool:
-        """Whether a round takes in the next stage of data that bring their own stages.
+        """Whether the data bring their own stages, and each round adds the next stage.
 
-        Closed forms fit each stage once, and the nodes know how many there are.
+        Closed forms fit each stage once, and the nodes know how many stages there are.
         """
         has_stages = task_record(self.task).holds == "images"
         brings_stages = has_stages and self.data.partition.scheme == "given"
@@ -331,15 +334,15 @@ class Settings(Section):
 
     @property
     def all_rounds(self) -> int:
-        """Rounds of all phases."""
+        """The number of rounds of all phases together."""
         return self.pretraining_rounds + self.rounds
 
     @property
     def limits_steps(self) -> bool:
         """Whether nodes report the lengths of their clients' steps, and shorten the longest.
 
-        Steps that noise protects are shortened to `privacy.step-clip`, and lengths would reveal
-        more.
+        They do neither if noise protects the steps. These are then clipped to `privacy.step-clip`,
+        and reports of their lengths would reveal more.
         """
         rules = self.aggregation
         return rules.step_limit > 0 and rules.rule == "mean" and not self.privacy.is_on
@@ -354,7 +357,7 @@ class Settings(Section):
             self.optimizer,
             nodes_average=self.aggregation.rule == "mean",
             sample_clip=self.privacy.clip if self.privacy.is_on else None,
-            # Nodes of a masked sum do not know the largest weight, which the noise must hide.
+            # The noise must hide the largest weight, which the nodes of a masked sum do not know.
             counts_samples=not self.privacy.is_on
             or (self.privacy.reported == "exact" and not self.aggregation.secure),
             masked=self.aggregation.secure and not self.privacy.is_on,

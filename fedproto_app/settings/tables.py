@@ -1,9 +1,9 @@
-"""The settings and the methods as documents show them: pyproject.toml and three pages of docs/.
+"""Writes the settings and the methods into pyproject.toml and three pages of docs/.
 
     python -m fedproto_app.settings.tables --write
 
-rewrites them after a change of `Settings`, or when there is a new method. Without ``--write`` it
-says which is out of date.
+rewrites these files after a change of `Settings`, or when there is a new method. Without
+``--write`` it says which of them are out of date.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from fedproto_app.settings.run import Settings
 
 _COMMENT_AT, _WIDTH = 32, 100  # columns of pyproject.toml
 _TOML_TABLE = "[tool.flwr.app.config"
-# The text after the tables stays in each file.
-_AFTER_TOML = "[tool.setuptools"
+_AFTER_TOML = "[tool.setuptools"  # the text from here on stays as it is
 _BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
 _FIRST_KEYS = {"task", "method", "rounds", "data.source", "data.path", "data.horizon"}
 _FIRST_TITLE, _METHODS_TITLE = "The six that matter first", "Methods"
-# The heading of docs/settings.md below which the keys of a table stand.
+# For each table, the heading in docs/settings.md under which its keys stand.
 _SUBJECTS = {
     "": "Run",
     "data": "Data",
@@ -59,7 +58,7 @@ _SUBJECTS = {
 def pyproject_tables() -> str:
     """``[tool.flwr.app.config]`` and the tables in it, with comments.
 
-    Without the tables that only some methods read: these go into `method-settings`.
+    The tables that only some methods read are left out, because `method-settings` holds them.
     """
     return "\n".join(_toml(Settings, ()))
 
@@ -81,16 +80,16 @@ def docs_tables() -> str:
 
 
 def _row(key: str, field: FieldInfo) -> str:
-    """Return the item of a Markdown list for this key, without ranges that go without saying."""
+    """Return the list item for this key in Markdown. Obvious ranges are left out."""
     values = allowed(field)
     if field.annotation is bool or values in ("≥ 0", "≥ 1", "> 0") or values[:1].isalpha():
-        values = ""  # the meaning says it
+        values = ""  # the description makes it clear
     default = _toml_value(field).strip('"')
     return f"- `{key}={default}`{_alternatives(default, values)}: {field.description}"
 
 
 def _alternatives(default: str, values: str) -> str:
-    """Return the allowed values as they follow the default: "", other choices, or a range."""
+    """Return the text that follows the default: the other choices, a range, or ""."""
     if (code := re.fullmatch("`([^`]+)`", values)) and default in code[1].split():
         *first, last = (f"`{choice}`" for choice in code[1].split() if choice != default)
         return f"{''.join(f', {choice}' for choice in first)} or {last}"
@@ -100,7 +99,7 @@ def _alternatives(default: str, values: str) -> str:
 
 
 def allowed(field: FieldInfo) -> str:
-    """Return the allowed values in Markdown: the text given to `setting`, or by the type."""
+    """Return the allowed values in Markdown, from the text given to `setting` or from the type."""
     if described := _described(field):
         return described
     if field.annotation is bool:
@@ -151,14 +150,14 @@ def _toml(section: type[Section], above: tuple[str, ...]) -> Iterator[str]:
 
 
 def _comment(field: FieldInfo) -> str:
-    """Return the choices and the meaning, without Markdown."""
+    """Return the choices and the description, without Markdown."""
     parts = (_described(field) or " | ".join(_choices(field)), field.description)
     text = ": ".join(part for part in parts if part)
     return without_markdown(text)
 
 
 def _described(field: FieldInfo) -> str:
-    """Return the text about allowed values that was passed to `setting`."""
+    """Return the text about allowed values that was passed to `setting`, or ""."""
     extra = field.json_schema_extra
     return str(extra["allowed"]) if isinstance(extra, dict) else ""
 
@@ -170,7 +169,7 @@ def _toml_value(field: FieldInfo) -> str:
 
 
 def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield all keys in full, with the keys of inner tables last."""
+    """Yield all full keys with their fields. The keys of inner tables come last."""
     inner = {key: table for key, f in fields(section).items() if (table := subtable(f))}
     for key, field in fields(section).items():
         if key not in inner:

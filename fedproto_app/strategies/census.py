@@ -1,16 +1,16 @@
-"""Census (ours): learned and fixed features of images, and a classifier of class sums.
+"""Census (ours): learned and fixed features of images, and a classifier fitted to class sums.
 
 The encoder and its head are trained as in FedAvg, with logit-adjusted cross-entropy (Menon et al.,
 "Long-tail learning via logit adjustment", ICLR 2021). With logits s_c and the client's class
 frequencies π_c in the stage, the loss is
     L = −log softmax_y(s + τ·log π)
-so the frequency of a class alone teaches the encoder nothing.
+so that the frequency of a class alone teaches the encoder nothing.
 
 Before it trains, a client computes the sums of `maths/class_gaussian.py` over the features of the
 received encoder, which is the same for all clients, and over fixed random features. The client's
 classifier ("answer") is fitted to its own sums and the totals (`class_fit.py`), as in the closed
-form, and belongs to the received encoder. So clients are evaluated with that encoder, not with the
-newly averaged one. Sums of earlier stages come from the encoders of those stages.
+form. It belongs to the received encoder, so clients are evaluated with that encoder and not with
+the newly averaged one. Sums of earlier stages come from the encoders of those stages.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches, im
 from fedproto_app.tasks.labelled import LabelledBatch
 from fedproto_app.trust.outliers import FEWEST
 
-# Beside learned ones: a node has the sums of a whole cohort in memory, twice, and in its state.
+# The most fixed features beside learned ones. A node keeps a cohort's sums in its state, and twice
+# in memory.
 MOST_BESIDE_LEARNED = 200
 
 
@@ -77,8 +78,8 @@ class CensusSettings(Section):
 class LearnedAndFixed(Model):
     """A learned representation followed by fixed functions of the same inputs.
 
-    learned: the model with the parameters, whose head sees the learned representation alone. fixed:
-    a model without parameters, or None. A head with a weight for all D values sees all of them.
+    learned: the model with the parameters. Its head sees only the learned representation. fixed: a
+    model without parameters, or None. A head with weights for all D values sees all features.
     """
 
     def __init__(self, learned: Model, fixed: Model | None) -> None:
@@ -122,8 +123,8 @@ class CensusMemory(NamedTuple):
 
 
 class CensusContext(Context):
-    """log_frequencies: τ·log π of the stages in training, [K, C]. sends_sums: whether the server
-    asks for sums in this round."""
+    """log_frequencies: τ·log π of the stages that clients train on, [K, C]. sends_sums: whether the
+    server asks for sums in this round."""
 
     def __init__(self, log_frequencies: Tensor, sends_sums: bool) -> None:
         self.log_frequencies, self.sends_sums = log_frequencies, sends_sums
@@ -243,8 +244,8 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return {**cohort.parameters, **floats}
 
     def _of_head(self, cohort: Cohort, total: ClassSums | None) -> tuple[Tensor, Tensor]:
-        """Return the averaged head, which was trained without class frequencies, with the client's
-        frequencies."""
+        """Return the averaged head with the client's class frequencies added, because it was
+        trained without any."""
         weight, bias = (cohort.parameters[HEAD + name] for name in ("weight", "bias"))
         counts = self._sums(cohort)[COUNTS].double()
         if total is not None:
@@ -253,7 +254,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         return pad(weight, (0, 0, 0, beside)), bias + self._adjustment(counts)
 
     def _adjustment(self, counts: Tensor) -> Tensor:
-        """Return τ·log π of these counts, [K, C], which is very low for a class without samples."""
+        """Return τ·log π of these counts, [K, C], very low for a class without samples."""
         strength = self.section.logit_adjustment
         if strength == 0:
             return torch.zeros_like(counts, dtype=torch.float32)
@@ -267,7 +268,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
 
 
 def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:
-    """Return the encoder of the settings with random filters, the same in every process."""
+    """Return the encoder of the settings with random filters, which all processes draw alike."""
     filters = settings.method_table(CensusSettings).features
     fixed = fixed_patches(settings, shape, filters) if filters else None
     return LearnedAndFixed(image_classifier(settings.model, shape), fixed)
@@ -282,7 +283,7 @@ class SumsOfLearnedFeatures(SumsOfClasses):
         self.grow = settings.classification.stage_schedule != "cyclic"
 
     def comparable(self, reported: Mapping[ClientKey, float]) -> Mapping[ClientKey, float]:
-        """Return the sizes of the round or, if these are few, the latest sizes of all clients."""
+        """Return the sizes of the round or, if there are few, the latest sizes of all clients."""
         return reported if len(reported) >= FEWEST else super().comparable(reported)
 
 

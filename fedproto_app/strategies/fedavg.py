@@ -1,15 +1,15 @@
 """FedAvg (McMahan et al., AISTATS 2017): train the global model, send it back.
 
 Adam starts afresh each round, because its moments belong to a model that averaging replaced.
-Clients can be evaluated with the shared model, or after fine-tuning it for some epochs on their own
-data, which is the simplest personal model.
+Clients can be evaluated with the shared model, or with that model fine-tuned on their own data for
+some epochs, which is the simplest personal model.
 
 The server half is Flower's own strategy. A node replies with the sample-weighted mean of its
 clients' models and their number of samples, so Flower's weighted mean over nodes is exactly FedAvg
-over clients. If another rule than the mean aggregates the models, or the method needs each client's
-model, nodes send every client's model, and the server applies the rule to clients. Methods that
-share only a part of their model, such as FedRep, use this strategy unchanged: their learners
-declare the shared part.
+over clients. If the models are not aggregated by their mean, or if the method needs each client's
+model, nodes send every client's model, and the server applies the rule to the clients' models.
+Methods that share only a part of their model, such as FedRep, use this strategy unchanged: their
+learners declare the shared part.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FedAvgSettings(Section):
 
     fine_tune_epochs: CountOrZero = setting(
         0,
-        "epochs on a client's own data before evaluation (0: none, with `fedavg-ft` 1)",
+        "epochs on a client's own data before evaluation (0: none, but 1 with `fedavg-ft`)",
     )
 
 
@@ -71,12 +71,12 @@ class FedAvgLearner(SoloLearner):
 class FedAvgStrategy(BaseStrategy):
     """The mean of the clients' models, by Flower's own averaging over checked replies.
 
-    Methods that exchange more than the averaged model override `update`, which processes the other
-    contents of the replies, and `guide`, which sends clients more than the model
-    (`guide_evaluation` if that differs for evaluation).
+    Methods that exchange more than the averaged model override `update` to process the rest of the
+    replies, and `guide` to send clients more than the model. If clients need other guidance for an
+    evaluation, methods override `guide_evaluation` too.
 
-    judges_trained: whether the locally trained model counts as a client's personal model, if the
-    task asks for one.
+    judges_trained: whether the locally trained model is evaluated as a client's personal model
+    where the task asks for one.
     """
 
     judges_trained = True
@@ -95,7 +95,7 @@ class FedAvgStrategy(BaseStrategy):
         return self._initial
 
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Choose a share of all clients, or raise an error if their models exceed the room."""
+        """Choose a share of all clients. Raise an error if their models take too much memory."""
         chosen = super().chosen(eligible, round_)
         if not self.learner.sends_mean:
             expected = self.expected(round_)
@@ -123,7 +123,7 @@ class FedAvgStrategy(BaseStrategy):
     def mean_of(self, sums: Sums, answers: Sequence[Reply]) -> tuple[Arrays | None, str]:
         weight = sum(self.weight(sum(reply.samples), len(reply.names)) for reply in answers)
         if sums.counts[WEIGHT] != weight:
-            return None, f"the weights of its models are not {weight}, as the nodes tell"
+            return None, f"the weights of its models do not add up to the {weight} declared"
         mean = {n: (sums.values[n] / weight).astype(np.float32) for n in self._initial}
         fault = growth_fault(mean, root_mean_square(list(self.model.values())))
         steps = [step for reply in answers for step in reply.steps]
@@ -133,7 +133,7 @@ class FedAvgStrategy(BaseStrategy):
         return mean, fault or ""
 
     def weight(self, samples: int, clients: int) -> int:
-        """Return the weight in the mean of `clients` clients with `samples` samples together."""
+        """Return the weight in the mean of this many clients, with this many samples in all."""
         by_samples = self.learner.weighs_samples and self.averaging.is_mean
         return samples if by_samples else clients
 

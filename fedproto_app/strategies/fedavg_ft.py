@@ -1,5 +1,5 @@
-"""FedAvg whose clients fine-tune the shared model before they are judged: the plainest way to a
-personal model."""
+"""FedAvg whose clients fine-tune the shared model before they are evaluated. This is the simplest
+way to a personal model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedproto_app.strategies import fedavg
 
 
 class FineTunedSettings(fedavg.FedAvgSettings):
-    """``[fedavg]`` with at least one epoch."""
+    """``[fedavg]`` with at least one epoch of fine-tuning."""
 
     fine_tune_epochs: Annotated[Count, BeforeValidator(lambda epochs: epochs or 1)] = setting(
-        1, "epochs on a client's own data before evaluation (0: none, with `fedavg-ft` 1)"
+        1, "epochs on a client's own data before evaluation (0: none. `fedavg-ft` has 1)"
     )
 
 

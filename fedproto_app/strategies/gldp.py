@@ -1,10 +1,10 @@
 """GLDP: global and local prototypes of long-tailed, growing classes (GLDP, Algorithm 1).
 
 A client ("Local Clients Update", lines 9 to 18) loads the shared representation Θ into its µ and
-trains µ for t epochs with its head ν frozen, then ν for s epochs with µ frozen, with
+trains µ for t epochs with its head ν frozen, then ν for s epochs with µ frozen, with the loss
     L = L_CE + λ·L_LP + (1 − λ)·L_GP                                  (GLDP, eq. 12)
 It sends µ and the prototypes of its present classes. Its head and its local prototypes never leave
-the node. Of earlier stages, only the prototypes are stored.
+the node. From earlier stages it stores only the prototypes.
 
 At the server ("Central Server", lines 3 to 8) the representation Θ is the plain mean of the
 selected clients' µ (GLDP, eq. 5), through Flower's FedAvg. The global prototype of a class is a
@@ -46,11 +46,15 @@ from fedproto_app.tasks.labelled import LabelledBatch
 class GldpSettings(Section):
     """``[gldp]``."""
 
-    encoder_epochs: Count = setting(10, "epochs on µ with ν frozen (t), instead of `local-epochs`")
-    head_epochs: Count = setting(20, "then epochs on ν with µ frozen (s)")
-    balance: ShareOrEither = setting(0.5, "λ. 1 uses only local prototypes, 0 only global ones")
-    memory: ShareOrEither = setting(0.5, "share of the old prototypes in the moving averages (β)")
-    relations: bool = setting(True, "false: ablation without both prototype losses")
+    encoder_epochs: Count = setting(
+        10, "epochs that train µ with ν frozen (t), instead of `local-epochs`"
+    )
+    head_epochs: Count = setting(20, "later epochs that train ν with µ frozen (s)")
+    balance: ShareOrEither = setting(
+        0.5, "λ. At 1 only local prototypes count, at 0 only global ones"
+    )
+    memory: ShareOrEither = setting(0.5, "weight of the old prototypes in the moving averages (β)")
+    relations: bool = setting(True, "false: ablation without the two prototype losses")
     local_relation: Literal["embedding", "prediction"] = setting(
         "embedding", "GLDP, eq. 7 or GLDP, eq. 8"
     )
@@ -59,7 +63,7 @@ class GldpSettings(Section):
         "prototypes come from the client's trained encoder (GLDP, eq. 6) or the shared encoder",
     )
     inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
-        "local-prototypes", "what the main accuracies use. All three are reported"
+        "local-prototypes", "what predicts for the main accuracies. All three are reported"
     )
 
 
@@ -78,7 +82,8 @@ class PrototypeMemory(NamedTuple):
 
 
 class RelationContext(Context):
-    """Ĉ [K, C, D] with [K, C] and C̃ [C, D] with [C]: the prototypes that the losses pull to."""
+    """The prototypes to which the losses pull, Ĉ [K, C, D] and C̃ [C, D], and masks of those that
+    exist, [K, C] and [C]."""
 
     def __init__(
         self, old: Tensor, old_known: Tensor, shared: Tensor, shared_known: Tensor
@@ -145,7 +150,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
             )
             terms["local-prototypes"] = balance * local
         if batch.encoded:
-            return terms  # µ is frozen: relations of its embeddings are constants here
+            return terms  # µ is frozen, so relations of its embeddings are constant here
         means, counts = class_means(representation, batch.targets, batch.present, self._classes)
         if self.section.local_relation == "embedding":
             terms["local-prototypes"] = balance * local_relation(means, counts, old, old_known)
@@ -163,7 +168,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
         return Contribution({PROTOTYPES: memory.new.cpu().numpy()}, memory.new_known)
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """Evaluate inference by local prototypes, by global prototypes and by the head. The rule
+        """Evaluate predictions by local prototypes, by global prototypes and by the head. The rule
         that the settings choose gives the main metrics."""
         clients = len(cohort.names)
         shared, shared_known = received_prototypes(guidance, self.task)
@@ -219,7 +224,7 @@ class GlobalLocalPrototypeLearner(Learner[RelationContext, ClassificationTask]):
 def local_relation(means: Tensor, counts: Tensor, old: Tensor, old_known: Tensor) -> Tensor:
     """Return L_LP in the embedding space (GLDP, eq. 7): KL(softmax(Ĉ_n) ‖ softmax(C_n)), [K].
 
-    The mean is over the classes that have images here and an old local prototype, or 0 without any.
+    It is the mean over the classes with images here and an old local prototype, or 0 without any.
     """
     log_old, log_new = old.log_softmax(dim=2), means.log_softmax(dim=2)
     divergence = (log_old.exp() * (log_old - log_new)).sum(dim=2)  # (K, C)
@@ -231,7 +236,7 @@ def local_relation_of_predictions(
 ) -> Tensor:
     """Return L_LP of predictions (GLDP, eq. 8): KL(p(Ĉ_n) ‖ p(x)) over images x of class n, [K].
 
-    Mean over a class's images, then over the classes with an old local prototype. logits:
+    It is the mean over a class's images, then over classes with an old local prototype. logits:
     [K, B, C]. old_logits: [K, C, C], the head's logits for the prototypes, without gradient.
     """
     log_target = old_logits.detach().log_softmax(dim=2)
@@ -247,8 +252,8 @@ def global_relation(
 ) -> Tensor:
     """Return L_GP = Σ_n (T_n / T)·MSE(C_n, C̃_n) over classes with a prototype (GLDP, eq. 10), [K].
 
-    prototypes: [C, D] and has_prototype: [C], the same for all clients. T counts all images,
-    including images of classes without a global prototype.
+    prototypes: [C, D] and has_prototype: [C], the same for all clients. T is the number of all
+    images, including those of classes without a global prototype.
     """
     distance = (means - prototypes).square().mean(dim=2)  # (K, C)
     share = counts / counts.sum(dim=1, keepdim=True)
@@ -256,7 +261,7 @@ def global_relation(
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the classes in the mask, 0 without any: [K, C] → [K]."""
+    """Return the mean over the classes in the mask, or 0 if there are none: [K, C] → [K]."""
     masked = torch.where(mask, values, 0.0)
     return masked.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 

@@ -1,4 +1,4 @@
-"""The forecast of a series by the mean of its train part.
+"""A forecast that is always the mean of the series' train part.
 
 Where values are independent noise, no forecast is better.
 """

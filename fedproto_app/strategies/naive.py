@@ -1,8 +1,8 @@
-"""A baseline without learning: a series' newest value, a client's most frequent class, or the mean
+"""Baselines without learning: a series' newest value, a client's most frequent class, or the mean
 of its targets.
 
-`seasonal_naive` has the value a period before, and `mean` the mean of the series. They do not learn
-from the inputs and exchange nothing.
+`seasonal_naive` forecasts the value one period before, and `mean` the mean of the series. None of
+these baselines learns from the inputs or exchanges anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask, Sequen
 
 
 class ConstantModel(LinearHeadModel):
-    """A representation of one value that is always 0, for inputs [K, B, …] of any kind."""
+    """A model whose representation is a single 0, for inputs [K, B, …] of any kind."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__(1, outputs)
@@ -48,9 +48,9 @@ def constant(settings: Settings, shape: DataShape) -> ConstantModel:
 
 
 class MeanLearner(ClosedFormLearner[Context, ForecastingTask]):
-    """Every future value is the mean of the client's train part, which is 0 on its scale.
+    """Forecasts every future value as the mean of the client's train part, which is 0 on its scale.
 
-    A linear forecast whose coefficients stay 0.
+    This is a linear forecast whose coefficients stay 0.
     """
 
     def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
@@ -58,9 +58,9 @@ class MeanLearner(ClosedFormLearner[Context, ForecastingTask]):
 
 
 class _CopyingLearner(MeanLearner):
-    """A forecast that repeats a value: a linear one with a single coefficient, 1.
+    """A linear forecast with a single coefficient, 1, which repeats a value.
 
-    row: of `ForecastingTask.naive_forecasts`.
+    row: the row of `ForecastingTask.naive_forecasts`.
     """
 
     row: ClassVar[int]
@@ -73,19 +73,19 @@ class _CopyingLearner(MeanLearner):
 
 
 class NaiveLearner(_CopyingLearner):
-    """Every future value is the newest value."""
+    """Forecasts every future value as the newest value."""
 
     row = 0
 
 
 class SeasonalNaiveLearner(_CopyingLearner):
-    """Every future value is the value a period before."""
+    """Forecasts every future value as the value one period before it."""
 
     row = 1
 
 
 class CountsMemory(NamedTuple):
-    """The number of stages that a client has taken in, and their samples by class, [C]."""
+    """stages: how many stages a client has taken in. counts: their samples by class, [C]."""
 
     stages: Tensor
     counts: Tensor
@@ -94,7 +94,7 @@ class CountsMemory(NamedTuple):
 class FrequentClassLearner(
     ClosedFormLearner[VectorsContext, ClassificationTask | SequenceClassificationTask]
 ):
-    """Predicts by the class frequencies of all stages so far."""
+    """Predicts from the class frequencies of all stages so far."""
 
     def initial_memory(self) -> CountsMemory:
         counts = torch.zeros(len(self.task.shape.classes), dtype=torch.int64)
@@ -130,7 +130,7 @@ class MeanNumberLearner(ClosedFormLearner[VectorsContext, SequenceRegressionTask
 
 
 def rounds_by_stage(settings: RunSettings) -> int:
-    """Return a round for each stage, or `rounds` if the data bring their own stages."""
+    """Return the number of rounds: one per stage, or `rounds` if the data bring their stages."""
     if settings.task != "classification":
         return 1
     partition = settings.data.partition

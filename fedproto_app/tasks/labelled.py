@@ -1,7 +1,7 @@
-"""What tasks on samples with a target share: images, and sequences of any length.
+"""The common part of all tasks whose samples have a target.
 
-Such a sample has a class or a real number as its target. An encoder makes a vector of it, and a
-head predicts the target.
+The samples are images, or sequences of any length. The target is a class or a real number. An
+encoder turns a sample into a vector, from which a head predicts the target.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.tasks.task import ClientT, Task, at_once, in_padded, shuffled
 
-ENCODED_AT_ONCE = 256  # samples per client without gradients, to bound memory
+ENCODED_AT_ONCE = 256  # samples per client, encoded without gradients; bounds the memory
 
 
 @dataclass(frozen=True)
 class LabelledBatch:
     """One training step's samples of the first k clients of a cohort.
 
-    inputs: [k, B, …] float, as the encoder takes them, or where the encoder does not learn
-    (`encoded`) the representations [k, B, D]. targets: [k, B]. present: [k, B] float, 0 where a
+    inputs: [k, B, …] float, as the encoder takes them. If the encoder does not train (`encoded`),
+    they are the representations [k, B, D]. targets: [k, B]. present: [k, B] float, 0 where a
     client's last batch is not full. lengths: [k, B] of sequences, whose inputs are 0 after the end.
     """
 
@@ -78,9 +78,9 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
     def inputs_of(
         self, samples: LabelledT, order: Tensor, generators: Sequence[torch.Generator]
     ) -> Callable[[Tensor, slice], Tensor]:
-        """Return the function that makes an epoch's inputs of values as they are stored.
+        """Return the function that turns stored values into an epoch's inputs.
 
-        It takes values [k, B, …] and the columns of `order` [K, n] that they come from.
+        It takes values [k, B, …] and the columns of `order` [K, n] from which they come.
         """
 
     def batches(
@@ -134,7 +134,7 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
     def encode_all(
         self, parameters: Mapping[str, Tensor], values: Tensor, lengths: Tensor | None = None
     ) -> Tensor:
-        """Encode values [K, n, …], as they are stored, in chunks without gradients: [K, n, D]."""
+        """Encode stored values [K, n, …] in chunks, without gradients: [K, n, D]."""
         size = at_once(ENCODED_AT_ONCE, len(values))
         chunks = torch.split(values, size, dim=1)
         counts = [None] * len(chunks) if lengths is None else torch.split(lengths, size, dim=1)
@@ -144,7 +144,7 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         )
 
     def normalised(self, values: Tensor) -> Tensor:
-        """Return the encoder's inputs for values as they are stored, without augmentation."""
+        """Return the encoder's inputs for stored values, without augmentation."""
         return values
 
     def train_vectors(
@@ -152,7 +152,7 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
     ) -> LabelledVectors:
         """Return the encoder's vectors of this round's train samples.
 
-        Sequences without a label are not present.
+        Sequences without a label are marked as not present.
         """
         present = in_padded(samples.train_samples, samples.targets.shape[1], self.device)
         features = self.encode_all(parameters, samples.values, samples.lengths)
@@ -163,13 +163,13 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
     ) -> LabelledVectors:
         """Return the encoder's vectors of the validation samples.
 
-        stages: of how many stages each client's samples are present, [K], None for all at hand.
+        stages: how many of each client's stages count, [K]. None: all that the client has.
         """
         kept = samples.is_validation
         if stages is not None:
             of_sample = 0 if samples.test_stages is None else samples.test_stages
             kept = kept * (of_sample < stages.unsqueeze(1))
-        # Only these are encoded: test samples may be many more.
+        # Only validation samples are encoded, as there may be many more test samples.
         longest = max(1, int(samples.is_validation.sum(dim=1).max()))
         places = samples.is_validation.argsort(dim=1, descending=True, stable=True)[:, :longest]
         rows = torch.arange(len(places), device=places.device).unsqueeze(1), places
@@ -201,6 +201,6 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> list[float]:
-    """Return the mean of each client's values [K, m] in the mask, 0 if the mask is empty."""
+    """Return the mean of each client's values [K, m] under the mask, 0 if the mask is empty."""
     means: list[float] = ((values * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).tolist()
     return means

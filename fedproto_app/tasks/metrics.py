@@ -1,8 +1,8 @@
 """What a task reports: its metrics, their names in a run's files, and how tables show them.
 
-Every task declares this once, in the `metrics.py` of its folder. The messages, the files, tables,
-charts and comparisons of its runs follow. These modules import no torch: ``fedproto compare`` does
-without it.
+Every task declares this once, in the `metrics.py` of its folder. The messages of its runs, and
+their files, tables, charts and comparisons, follow from it. These modules do not import torch,
+because ``fedproto compare`` works without it.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Field:
     """A field or column of a run's file, and how tables show it.
 
     name: "" for a figure that the file lacks. title: its heading or label, "" if no table shows it.
-    text: formats a value, None if unknown. statistic: over the clients, in summary.json. spread:
-    whether the comparison also shows the standard error over seeds. only_wide: whether terminals
-    have no room for it, only the CSV comparison and the page's table of all clients. later:
-    whether the comparison shows it after the other figures of clients. larger_is_better: where a
-    comparison is sorted by it.
+    text: formats a value, or None if it is unknown. statistic: the statistic over the clients that
+    summary.json holds. spread: whether the comparison also shows the standard error over seeds.
+    only_wide: whether it is too wide for terminals, so that only the CSV comparison and the page's
+    table of all clients show it. later: whether the comparison shows it after the other figures of
+    clients. larger_is_better: whether a comparison that is sorted by it begins with the largest.
     """
 
     name: str
@@ -75,10 +75,11 @@ _NOWHERE = Field("")
 class Figure:
     """A number about a client, and its fields in the run's files.
 
-    metric: the quantity and its model. over: the name of a metric of the same model that it is
-    divided by, "" for none. A client where that is 0 has no such figure. column: in clients.csv.
-    round: in rounds.jsonl, the mean over the clients. summary: in summary.json.
-    jumps: whether tiny differences in predictions may change it a lot.
+    metric: the quantity and its model. over: the name of a metric of the same model by which the
+    quantity is divided, or "". A client for which that metric is 0 has no such figure. column: the
+    field in clients.csv. round: the field in rounds.jsonl, for the mean over the clients. summary:
+    the field in summary.json. jumps: whether tiny differences in predictions may change the figure
+    a lot.
     """
 
     metric: Metric
@@ -89,7 +90,7 @@ class Figure:
     jumps: bool = False
 
     def value(self, metrics: Mapping[Metric, float]) -> float | None:
-        """Return the figure of a client with these metrics, None if unknown."""
+        """Return the figure of a client with these metrics, or None if it is unknown."""
         value = metrics.get(self.metric, nan)
         if isnan(value) or not self.over:
             return None if isnan(value) else value
@@ -101,19 +102,20 @@ class Figure:
 class TaskMetrics:
     """All that a task reports.
 
-    figures: in the order of columns and fields. headline: ranks runs and clients. latest: its
-    counterpart in rounds.jsonl. validation: of the models in use, chooses a client's model, smaller
-    is better, computed from validation data only. kept, kept_validation: of the models that clients
-    end with. compared: of these models too, compares methods client by client.
-    is_accuracy: whether the test figure is the share of right answers, 0 … 1, or else an error.
-    axis: the test figure with its unit. kept_error, error: the names of the errors
-    of `kept` and `compared`, 1 minus an accuracy. caption: the text below a comparison.
-    inputs: the settings of ``[data]`` that change the models' inputs but not the test part. Runs
-    that differ in any other setting of ``[data]`` cannot be compared. orders: fields of
-    summary.json that can sort a comparison, the default first, or {} for the headline.
-    verdict: further figures of the kept models, smaller is better, that a verdict states and holds
-    against the test error, by their names in it.
-    more_rounds, more_summary: shown fields of these files that do not come from a single metric.
+    figures: all figures, in the order of columns and fields. headline: the figure that ranks runs
+    and clients. latest: its counterpart in rounds.jsonl. validation: the figure that chooses a
+    client's model. It describes the models in use and comes from validation data only, and smaller
+    is better. kept, kept_validation: figures of the models that clients end with. compared: the
+    figure of these models that compares methods client by client. is_accuracy: whether the test
+    figure is the share of right answers, 0 … 1, and not an error. axis: the test figure with its
+    unit. kept_error, error: the names of the errors of `kept` and `compared`. The error of an
+    accuracy is 1 minus the accuracy. caption: the text below a comparison. inputs: the settings of
+    ``[data]`` that change the models' inputs but not the test part. Runs that differ in any other
+    setting of ``[data]`` cannot be compared. orders: the fields of summary.json by which a
+    comparison can be sorted, the default first, or {} for the headline. verdict: further figures of
+    the kept models, by their names in a verdict, which states them and compares them with the test
+    error. Smaller is better. more_rounds, more_summary: shown fields of rounds.jsonl and
+    summary.json that do not come from a single metric.
     """
 
     figures: tuple[Figure, ...]

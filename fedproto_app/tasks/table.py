@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Admission(NamedTuple):
     """Which clients of a source can take part.
 
-    reasons: why each client cannot, None if it can. notes: what was done to the data, a line each.
+    reasons: why each client cannot take part, None if it can. notes: what was done to the data, a
+    line each.
     """
 
     reasons: dict[str, str | None]
@@ -33,7 +34,7 @@ class Admission(NamedTuple):
 class Clients(Protocol):
     """The module `clients` in a task's folder.
 
-    POOLS: the types that a user's source of the task returns, if only this task has them.
+    POOLS: the types that a user's source for this task returns, if no other task has them.
     """
 
     POOLS: tuple[type, ...]
@@ -42,14 +43,14 @@ class Clients(Protocol):
         """Return every `partitions`-th client of the source, from the `partition`-th on."""
 
     def read(self, settings: Settings) -> None:
-        """Read the source, for all nodes of this process and of those forked from it."""
+        """Read the source for all nodes of this process and of processes forked from it."""
 
     def admission(self, settings: Settings) -> Admission:
         """Return which clients of the source can take part, without cutting or decoding them."""
 
 
 def small_run(task: str) -> dict[str, object]:
-    """Return the settings of a run of a few seconds, with 8 clients, that checks a method."""
+    """Return the settings of a run with 8 clients that checks a method in a few seconds."""
     return {"task": task, **_folder(task).SMALL_RUNS[task]}
 
 
@@ -66,10 +67,10 @@ def clients_of(task: str) -> Clients:
 
 
 def _folder(task: str, module: str = "") -> Any:
-    """Return a module of the task's folder. It is imported when it is asked for.
+    """Return a module of the task's folder, which is imported only when it is asked for.
 
-    So reading a table of results does not wait for torch, nor a client's process for other tasks.
-    Raises `FedProtoError` for an unknown task.
+    So a table of results can be read without waiting for torch, and a client's process does not
+    load other tasks. Raise `FedProtoError` for an unknown task.
     """
     return import_module(f"fedproto_app.tasks.{task_record(task).folder}{module}")
 
@@ -87,10 +88,10 @@ def expected_metrics(settings: Settings) -> tuple[Metric, ...]:
 
 
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
-    """Load every `partitions`-th client of the source, from the `partition`-th on (0 and 1: all).
+    """Load every `partitions`-th client of the source, from the `partition`-th on.
 
-    Raises `DataError` if the source fits another task or cannot be read. Clients that cannot take
-    part are listed.
+    With partition 0 of 1, these are all clients. Raise `DataError` if the source fits another task
+    or cannot be read. Clients that cannot take part are listed.
     """
     require_fitting_source(settings)
     shard = clients_of(settings.task).load_shard(settings, partition, partitions)
@@ -102,7 +103,7 @@ def admission(settings: Settings) -> Admission:
     """Return which clients of the run's data can take part, and what was done to the data.
 
     No window is cut and no image is decoded. Raises `DataError` if the source fits another task,
-    cannot be read, or has too few samples to deal.
+    cannot be read, or has too few samples to deal out.
     """
     require_fitting_source(settings)
     result = clients_of(settings.task).admission(settings)
@@ -137,7 +138,7 @@ def require_fitting_source(settings: Settings) -> None:
 def require_fitting_targets(settings: Settings, targets: str) -> None:
     """Raise `DataError` if the data's targets do not fit the task.
 
-    targets: of the data, "classes" or "real numbers". Tasks that do not care are not checked.
+    targets: the data's, "classes" or "real numbers". Tasks that take both are not checked.
     """
     record = task_record(settings.task)
     if record.targets and record.targets != targets:
@@ -153,7 +154,7 @@ def fitting_task(holds: str, targets: str) -> str:
 
 
 def record_of_source(settings: DataSettings) -> TaskRecord:
-    """Return the first task for the kind of data in the source. A user's function is called.
+    """Return the first task for the source's kind of data. A source that is a function is called.
 
     Raises `DataError` for an unknown source.
     """

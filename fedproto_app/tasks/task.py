@@ -32,7 +32,8 @@ from fedproto_app.tasks.metrics import TaskMetrics
 class Samples(Protocol):
     """The samples of K clients of a cohort, in falling order of their number of batches.
 
-    train_samples: in this round, the clients' weights. batch_counts: batches per epoch.
+    train_samples: each client's number of train samples in this round, which is its weight.
+    batch_counts: each client's number of batches in an epoch.
     """
 
     @property
@@ -59,8 +60,8 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     """A kind of learning problem.
 
     encoder, head: prefixes of the names of the encoder's and the head's parameters.
-    metrics: what `evaluate` measures and what becomes of it. evaluates_local: whether clients'
-        models are also evaluated before averaging.
+    metrics: what `evaluate` measures, and how it is stored and shown. evaluates_local: whether
+        clients' models are also evaluated before averaging.
     """
 
     encoder: ClassVar[str] = ENCODER
@@ -99,7 +100,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
     @classmethod
     @abstractmethod
     def metrics_fault(cls, metrics: Mapping[Metric, float]) -> str | None:
-        """Return why a client's metrics are impossible for any of its models, or None."""
+        """Return why no model of a client can have these metrics, or None."""
 
     @staticmethod
     def stays(metric: Metric) -> bool:
@@ -120,10 +121,11 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return the task's built-in model, as the settings choose and size it."""
 
     def special_model(self, shape: object, pretraining: bool = False) -> Model | None:
-        """Return the model that the method brings for this task, or None if it takes the settings'.
+        """Return the model that the method brings for this task, or None if it brings none.
 
-        shape: of the samples, which the method's function gets. pretraining: whether the model of
-        the method's first phase serves where it brings none for the second.
+        shape: the shape of the samples, which is passed to the method's function. pretraining:
+        whether to use the model of the method's first phase if the method brings none for the
+        second.
         """
         method = method_named(self.settings.method)
         path = for_task(method.model, self.settings.task)
@@ -139,9 +141,9 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
 
     @cached_property
     def model(self) -> Model:
-        """The model of every client: the user's module if the settings name a module.
+        """The model of every client, which is the user's module if the settings name one.
 
-        Created at first use. Raises `SettingsError` for an unsuitable module.
+        It is created at first use. Raise `SettingsError` for an unsuitable module.
         """
         model_path = self.settings.model.module
         if not model_path:
@@ -188,7 +190,7 @@ class Task(ABC, Generic[ClientT, SamplesT, BatchT]):
         """Return the number of the client's batches in an epoch of this round."""
 
     def scale(self, client: ClientT) -> dict[str, float]:
-        """Return the numbers that a client's model needs in addition to its tensors on new data."""
+        """Return the numbers that a client's model needs, beside its tensors, for new data."""
         return {}
 
     def response(self, client: ClientT) -> dict[str, list[Any]]:
@@ -260,9 +262,9 @@ def in_padded(counts: Sequence[int], longest: int, device: torch.device) -> Tens
 def shuffled(
     counts: Sequence[int], length: int, generators: Sequence[torch.Generator]
 ) -> tuple[Tensor, Tensor]:
-    """Return the order of each client's samples in an epoch, and a float mask, both [K, length].
+    """Return each client's order of samples in an epoch, and a float mask, both [K, length].
 
-    counts: the number of each client's samples, after which both are 0.
+    counts: each client's number of samples. Both results are 0 after a client's samples.
     """
     order = torch.zeros(len(counts), length, dtype=torch.int64)
     for row, (count, generator) in enumerate(zip(counts, generators, strict=True)):

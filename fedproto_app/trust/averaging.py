@@ -1,13 +1,14 @@
-"""Averaging of clients' values: the mean, or a rule that is robust against hostile clients.
+"""Average clients' values: by the mean, or by a rule that is robust against hostile clients.
 
-Strategies use the run's `Averaging` and need not know its rule, or whether values are noised.
+Strategies use the run's `Averaging`. They need not know its rule, or whether values have noise.
 
-The rules are Flower's: coordinate-wise median and trimmed mean (Yin et al., ICML 2018), Krum and
-Multi-Krum (Blanchard et al., NeurIPS 2017). Clipping is ours: the difference between a client's
-model and the model of the round is shortened to the median length, then the mean is taken.
+Most rules are Flower's: coordinate-wise median and trimmed mean (Yin et al., ICML 2018), Krum and
+Multi-Krum (Blanchard et al., NeurIPS 2017). The clipped mean is ours: the difference between a
+client's model and the model of the round is shortened to the median length, and then the mean is
+taken.
 
-Robust means of a client's group and robust totals of sums take all their weights from comparisons
-between clients, never from a client's own claims.
+The robust means of a client's group and the robust totals of sums take all their weights from
+comparisons between clients, never from what a client claims about itself.
 """
 
 from __future__ import annotations
@@ -33,18 +34,20 @@ from fedproto_app.maths.ridge import solve
 from fedproto_app.settings import AggregationSettings, PrivacyPlan
 from fedproto_app.settings.aggregation import FACTOR
 
-_COPIES = 3  # of a client's model at a time: bytes of the message, arrays, and all of them stacked
+_COPIES = (
+    3  # of a client's model in memory: the message's bytes, the arrays, and the stacked arrays
+)
 
 _MOST_RAISED = 10.0  # largest factor by which a client's sums are scaled up
-_RIDGE = 1e-3  # times the mean square, so that each client's fit exists
+_RIDGE = 1e-3  # times the mean square. With it, each client has a fit
 Middle = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # [N, …] → […]
 
 
 def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
-    """Return the models with their steps from `before` shortened to the median length.
+    """Return the models, after steps from `before` that are longer than the median are shortened.
 
     Lengths are Euclidean, over all arrays together. For an even number of steps the lower median is
-    used, which half of the clients cannot raise.
+    used, because half of the clients cannot raise it.
     """
     steps = [{name: value - before[name] for name, value in model.items()} for model in models]
     lengths = [
@@ -61,21 +64,21 @@ def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
 
 
 class Sums(Protocol):
-    """Clients' sums with totals that are robust against hostile clients and noise."""
+    """Clients' sums, with totals that withstand hostile clients and noise."""
 
     def plain_totals(self) -> Arrays:
-        """The totals of all clients' sums."""
+        """Return the totals of all clients' sums."""
 
     def robust_totals(self, averaging: Averaging) -> Arrays:
-        """Robust totals."""
+        """Return totals that are robust against hostile clients."""
 
     def sample_bound(self, clip: float) -> float:
-        """The largest length that a sample, clipped to `clip`, adds to all sums together."""
+        """Return the largest length that a sample, clipped to `clip`, adds to all sums together."""
 
     def usable(self, totals: Arrays, deviation: float) -> Arrays:
-        """Noised totals, corrected to values that true totals can have.
+        """Return totals with noise, corrected to values that true totals can have.
 
-        deviation: standard deviation of the noise on each entry.
+        deviation: the standard deviation of the noise on each entry.
         """
 
 
@@ -87,34 +90,35 @@ class Averaging:
 
     @property
     def is_mean(self) -> bool:
-        """Whether clients are weighted by their samples. Other rules weight them equally, because a
-        hostile client may claim many samples."""
+        """Whether clients are weighted by their samples. All other rules weight them equally,
+        because a hostile client may claim many samples."""
         return self._rule == "mean"
 
     @property
     def checks_sums(self) -> bool:
-        """Whether a client's sums can be checked against its samples, as noised sums cannot."""
+        """Whether a client's sums can be checked against its samples. With noise they cannot."""
         return self._plan is None
 
     def rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the average […] of the clients' rows [N, …], by the rule's counterpart.
+        """Return the average […] of the clients' rows [N, …], by a rule that suits single rows.
 
-        This is the mean, the trimmed mean, or for every other robust rule the median, because
-        distances and lengths of a few numbers say little.
+        For the mean and the trimmed mean this is the same rule. For every other robust rule it is
+        the median, because distances between a few numbers, and their lengths, say little.
         """
         if self._rule == "mean":
             return mean_of(rows)
         if self._rule != "trimmed-mean":
             return np.asarray(np.median(rows, axis=0), dtype=np.float32)
-        from scipy.stats import trim_mean  # a second; nodes import this module with their method
+        from scipy.stats import trim_mean  # takes a second, and nodes import this module too
 
         return np.asarray(trim_mean(rows, self._settings.hostile_share), dtype=np.float32)
 
     def groups(self) -> GroupRule | None:
-        """Return the rule for the rows of groups, None for their means.
+        """Return the rule for averaging the rows of a group, or None for the mean.
 
-        A divergence is not changed by a number added to all values of a row, so a client that
-        copies another's prototype stays its partner whatever number it adds.
+        The mean is not safe here. A number that is added to all values of a row does not change its
+        divergence from other rows. A hostile client that copies another's prototype therefore stays
+        that client's partner, whatever number it adds.
         """
         if self._rule == "mean":
             return None
@@ -123,18 +127,18 @@ class Averaging:
         return lambda members, flat, _: middle_of_members(members, flat, self.rows)
 
     def kept(self, clients: int) -> int:
-        """Return how many clients a rule that ranks them keeps.
+        """Return how many clients a method that ranks clients should keep with this rule.
 
-        The trimmed mean and Multi-Krum drop the hostile share, the median half of all, Krum all but
-        the best client, and clipping none.
+        The trimmed mean and Multi-Krum drop the hostile share, the median drops half of all
+        clients, Krum drops all but the best client, and the clipped mean drops none.
         """
         numbers = {"clipped-mean": clients, "median": clients // 2 + 1, "krum": 1}
         return numbers.get(self._rule, clients - math.floor(self._settings.hostile_share * clients))
 
     def model(self, models: Sequence[tuple[Arrays, int]], before: Arrays) -> Arrays | None:
-        """Return the average of weighted models, by Flower's strategies, None without any.
+        """Return the average of weighted models, by Flower's strategies, or None without models.
 
-        before: the model that the clients' training began with.
+        before: the model with which the clients' training began.
         """
         clients, share = len(models), self._settings.hostile_share
         hostile = math.floor(share * clients)
@@ -162,20 +166,20 @@ class Averaging:
         return numpy_arrays(record)
 
     def require_room(self, clients: int, values: int) -> None:
-        """Raise `FederationError` if the clients' models take too much memory at the server.
+        """Raise `FederationError` if the clients' models need too much memory at the server.
 
-        values: the number of values of a model.
+        values: the number of values of one model.
         """
         megabytes = _COPIES * clients * 4 * values / 1e6
         if megabytes > self._settings.most_megabytes:
             raise FederationError(
                 f"aggregation.most-megabytes = {self._settings.most_megabytes}: the models of "
                 f"{clients} clients, {values} values each, take {megabytes:.0f} MB at the server; "
-                "raise it, or lower participation"
+                "raise this limit, or lower participation"
             )
 
     def totals(self, sums: Sums, samples: Sequence[int]) -> Arrays:
-        """Return the totals over all clients, corrected by `Sums.usable` if they are noised.
+        """Return the totals over all clients, corrected by `Sums.usable` if they contain noise.
 
         samples: the number of samples of each client.
         """
@@ -192,9 +196,9 @@ class Averaging:
         return sums.usable(totals, deviation)
 
     def masked_totals(self, sums: Sums, totals: Arrays, most_samples: int) -> Arrays:
-        """Return noised totals of a masked sum, corrected by `Sums.usable`.
+        """Return totals of a masked sum with noise, corrected by `Sums.usable`.
 
-        most_samples: the largest number of samples that a client counts with.
+        most_samples: the largest number of samples that is counted for a client.
         """
         assert self._plan is not None
         moved = most_samples if self._plan.settings.unit == "client" else 1
@@ -202,11 +206,11 @@ class Averaging:
         return sums.usable(totals, self.deviation(bound, clients=1))
 
     def deviation(self, length: float, clients: int) -> float:
-        """Return the largest deviation of the noise on each entry of a total, 0 without noise.
+        """Return the largest deviation of the noise on each entry of a total, or 0 without noise.
 
-        length: the most that a client can change the total. clients: their number. The noise of a
-        masked sum is made for its fewest survivors, more than `aggregation.secure-share` of its
-        nodes.
+        length: the most that a client can change the total. clients: the number of clients. In a
+        masked sum, the noise is made for the fewest possible survivors, which are more than
+        `aggregation.secure-share` of the nodes.
         """
         if self._plan is None:
             return 0.0
@@ -216,15 +220,16 @@ class Averaging:
 
 
 def shortened_mean(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
-    """Return each client's values, moved by the mean of its members' differences from them.
+    """Return for each client its own values, moved by the mean of its members' differences.
 
-    A difference longer than the median distance to all other clients, members or not, is shortened
-    to it. Fewer than half of the clients cannot raise this median, even if all are members, and the
+    A difference is how far a member's values lie from the client's own. If it is longer than the
+    client's median distance to all other clients, members or not, it is shortened to this median.
+    Fewer than half of the clients cannot raise the median, even if all of them are members, and the
     result is no farther from the client's own values. This is centred clipping (Karimireddy, He and
     Jaggi, ICML 2021) with the client's values as the centre.
 
     members: [K, N] bool. flat: [N, D]. rows: [K], the clients' own rows of flat.
-    Returns [K, D], zeros without members.
+    Returns [K, D], with zeros for a client without members.
     """
     means = torch.zeros(len(rows), flat.shape[1], dtype=flat.dtype)
     for place, row in enumerate(rows.tolist()):
@@ -241,7 +246,7 @@ def shortened_mean(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
 
 
 def middle_of_members(members: Tensor, flat: Tensor, middle: Middle) -> Tensor:
-    """Return the middle of each client's member rows, [K, D], zeros without members.
+    """Return the middle of each client's member rows, [K, D], or zeros without members.
 
     members: [K, N] bool. flat: [N, D].
     """
@@ -255,10 +260,10 @@ def middle_of_members(members: Tensor, flat: Tensor, middle: Middle) -> Tensor:
 def levelled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
     """Scale every client's sums so that their squares equal the median over clients.
 
-    gram: [N, H, d, d]. moment: [N, H, d, 1], float64. The squares are the gram's trace, so the
-    number of samples that a client claims does not matter, and its own solution is unchanged. A
-    client with less than a tenth of the median is scaled up by `_MOST_RAISED` only, because a large
-    moment beside almost no squares would otherwise dominate.
+    gram: [N, H, d, d]. moment: [N, H, d, 1], float64. The squares are the trace of the gram matrix,
+    so the number of samples that a client claims does not matter. The client's own solution does
+    not change. A client whose squares are less than a tenth of the median is scaled up only by
+    `_MOST_RAISED`, because a large moment beside almost no squares would otherwise dominate.
     """
     squares = gram.diagonal(dim1=-2, dim2=-1).sum(dim=(1, 2)).clamp(min=1e-30)
     factors = (squares.median() / squares).clamp(max=_MOST_RAISED)[:, None, None, None]
@@ -266,8 +271,8 @@ def levelled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit(gram: Tensor, moment: Tensor, relative: float = _RIDGE) -> Tensor:
-    """Return each client's fit [..., H, d], with a ridge of so many mean squares, from float64
-    A [..., H, d, d] and XᵀY [..., H, d, 1]."""
+    """Return each client's fit [..., H, d], from the float64 matrices A [..., H, d, d] and XᵀY
+    [..., H, d, 1]. relative: the ridge as a multiple of the mean square."""
     mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(dim=(-2, -1)).clamp(min=1e-30)
     ridge = relative * mean_square[..., None, None, None] * torch.eye(gram.shape[-1]).double()
     return solve(gram + ridge, moment, 1e-30)[..., 0]
@@ -276,13 +281,14 @@ def fit(gram: Tensor, moment: Tensor, relative: float = _RIDGE) -> Tensor:
 def judged(gram: Tensor, moment: Tensor) -> Tensor:
     """Return the excess error [N] of each client's fit on the other clients' samples.
 
-    Sums are a validation set: on the samples of client k, with A_k = XᵀX and its fit W_k, the
-    squared error of any W exceeds the error of W_k by tr (W − W_k)ᵀ A_k (W − W_k), up to the small
-    ridge. Each client is judged by all clients, and the lower median of their verdicts counts,
-    which fewer than half of them cannot move beyond an honest client's verdict. A client without a
-    finite fit gets infinity.
+    Sums can serve as a validation set. Let client k have A_k = XᵀX and the fit W_k. On its samples,
+    the squared error of any W exceeds the error of W_k by tr (W − W_k)ᵀ A_k (W − W_k), up to the
+    small ridge. Each client is judged by all clients, and the lower median of their verdicts is
+    used. Fewer than half of the clients cannot move it beyond an honest client's verdict. A client
+    without a finite fit gets infinity.
 
-    gram: [N, H, d, d]. moment: [N, H, d, 1]. Both are `levelled`, so all verdicts have one scale.
+    gram: [N, H, d, d]. moment: [N, H, d, 1]. Both are `levelled`, so all verdicts have the same
+    scale.
     """
     fits = fit(gram, moment)
     solvable = fits.isfinite().all(dim=(1, 2))
@@ -300,12 +306,13 @@ def judged(gram: Tensor, moment: Tensor) -> Tensor:
 
 
 def robust_class_sums(clients_sums: Callable[[], Iterable[ClassSums]], middle: Middle) -> ClassSums:
-    """Return robust totals of clients' sums of classes, gram [D, D] each.
+    """Return robust totals of the clients' sums by class, each with a gram matrix [D, D].
 
-    A class's mean is the `middle` of the means of the clients that have it. A client counts with at
-    most the median number of samples, and with at most the median variance within classes.
+    The mean of a class is the `middle` of the means of the clients that have this class. For each
+    client, at most the median number of samples is counted, and at most the median variance within
+    classes.
 
-    clients_sums: yields all clients' sums. It is called twice, because together they take
+    clients_sums: yields all clients' sums. It is called twice, because together the sums take
     gigabytes.
     """
     means, counts, spread = [], [], []

@@ -1,17 +1,18 @@
-"""Noise inside masked sums: each node adds a share, and the total over the survivors has enough.
+"""Add noise inside masked sums: each node adds a share, so that the survivors' total has enough.
 
-Masked sums add up integers, so the shares are integers too, of discrete Gaussians with P(z) ∝
-exp(−z² / 2s²) (Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian Mechanism for Federated
-Learning with Secure Aggregation", ICML 2021). If a sum needs t survivors, each node's share has the
-t-th part of the variance that the total needs. More survivors make more noise.
+Masked sums add up integers, so the shares of noise are integers too. They are drawn from discrete
+Gaussians with P(z) ∝ exp(−z² / 2s²) (Kairouz, Liu and Steinke, "The Distributed Discrete Gaussian
+Mechanism for Federated Learning with Secure Aggregation", ICML 2021). If a sum needs t survivors,
+each node's share has the t-th part of the variance that the total needs. With more survivors, there
+is more noise.
 
-The sum of t such shares is not a discrete Gaussian itself, but by the paper's Proposition 12 the
-logarithm of the ratio of their probabilities is at most 10 (t − 1) exp(−π² s²). With the `_LEAST`
-steps that are demanded here, that is less than any number that a computer represents. So the
-accounting treats it as one Gaussian (`privacy_loss.py`).
+The sum of t such shares is not itself a discrete Gaussian. But by the paper's Proposition 12, the
+logarithm of the ratio of their probabilities is at most 10 (t − 1) exp(−π² s²). With at least
+`_LEAST` steps, as demanded here, this is smaller than any number that a computer represents. The
+accounting therefore treats the sum as one Gaussian (`privacy_loss.py`).
 
-Samples are exact. They are drawn from random integers by comparisons of integers, so no rounding of
-a floating-point number can show what was added (Mironov, CCS 2012).
+Samples are exact. They are drawn from random integers by comparing integers, so no rounding of a
+floating-point number can reveal what was added (Mironov, CCS 2012).
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
-_LEAST = 1000  # steps of a share's deviation, far above the width of a step
-_MOST_BITS = 30  # of a share's deviation in steps, so that 2s² is a 64-bit number
-LARGEST = 12.0  # deviations. A share is beyond them with probability 4 · 10⁻³³
+_LEAST = 1000  # steps that a share's deviation must have, far more than one step
+_MOST_BITS = 30  # of a share's deviation in steps, so that 2s² fits into 64 bits
+LARGEST = 12.0  # deviations. A share is larger with probability 4 · 10⁻³³
 
 
 class TooLittleNoise(ValueError):
@@ -38,7 +39,7 @@ class TooLittleNoise(ValueError):
 class KeyStream:
     """Uniform random numbers that are unpredictable without the seed: AES-256 in counter mode.
 
-    A seed is used once.
+    A seed must be used only once.
     """
 
     def __init__(self, seed: bytes) -> None:
@@ -63,8 +64,9 @@ class KeyStream:
 class Noise:
     """The noise that the total of an array needs.
 
-    multiplier: σ, the deviation over the most that a client can change. length: the most that it
-    can change all arrays of its release together, Δ. entries: of these arrays.
+    multiplier: σ, the noise's deviation divided by the most that a client can change. length: Δ,
+    the most that a client can change all arrays of its release together. entries: the number of
+    entries of these arrays.
     """
 
     multiplier: float
@@ -74,16 +76,16 @@ class Noise:
     def share(self, bits: int, survivors: int) -> tuple[int, int]:
         """Return the deviation s of a node's share in steps of 2^(coarser − bits), and `coarser`.
 
-        survivors: the fewest nodes that remain in the sum. Rounding to steps may change each entry
-        of a client's change by a step, and so add √entries to its length.
-        Raises `TooLittleNoise`.
+        survivors: the fewest nodes that can remain in the sum. Rounding may alter each entry of a
+        client's change by a step, so it may add √entries to the length of the change. Raises
+        `TooLittleNoise` if the steps are too large for the noise.
         """
         part = self.multiplier / math.sqrt(survivors)
         coarser = max(0, math.ceil(math.log2(part * self.length) + bits) - _MOST_BITS + 1)
         steps = math.ceil(part * (self.length * 2.0 ** (bits - coarser) + math.sqrt(self.entries)))
         if self.length * part * 2.0**bits < _LEAST:
             raise TooLittleNoise(
-                f"aggregation.secure-bits = {bits}: its share of the noise has a deviation of "
+                f"aggregation.secure-bits = {bits}: a node's share of the noise has a deviation of "
                 f"{part * self.length:g}, less than {_LEAST} steps of a masked value"
             )
         return steps, coarser
@@ -92,7 +94,7 @@ class Noise:
 def discrete_gaussian(stream: KeyStream, deviation: int, count: int) -> NDArray[np.int64]:
     """Return independent integers z with P(z) ∝ exp(−z² / 2s²), [count]. deviation: s, 1 … 2³⁰.
 
-    |z| = k s + j with P(k) ∝ exp(−k²/2) and j uniform over 0 … s − 1, which is accepted with
+    |z| is k s + j, where P(k) ∝ exp(−k²/2) and j is uniform over 0 … s − 1. It is accepted with
     probability exp(−k j/s − j²/2s²) (Karney, "Sampling Exactly from the Normal Distribution", ACM
     TOMS 2016, algorithm D).
     """
@@ -106,7 +108,7 @@ def discrete_gaussian(stream: KeyStream, deviation: int, count: int) -> NDArray[
             accepted[place] = _with_exp(stream, offset[place], deviation)
         size = multiples * deviation + offset.astype(np.int64)
         negative = stream.below(2, len(size)) == 1
-        accepted &= ~(negative & (size == 0))  # 0 has one sign
+        accepted &= ~(negative & (size == 0))  # 0 must not be drawn with both signs
         drawn = np.concatenate([drawn, np.where(negative, -size, size)[accepted]])
     return drawn[:count]
 
@@ -114,7 +116,7 @@ def discrete_gaussian(stream: KeyStream, deviation: int, count: int) -> NDArray[
 def _whole_deviations(stream: KeyStream, count: int) -> NDArray[np.int64]:
     """Return at most `count` integers k ≥ 0 with P(k) ∝ exp(−k²/2).
 
-    A k with P(k) ∝ exp(−k/2) is accepted with probability exp(−k(k − 1)/2).
+    k is drawn with P(k) ∝ exp(−k/2), and accepted with probability exp(−k(k − 1)/2).
     """
 
     def with_root(count: int) -> NDArray[np.bool_]:
@@ -135,8 +137,8 @@ def _whole_deviations(stream: KeyStream, count: int) -> NDArray[np.int64]:
 def _with_exp(stream: KeyStream, numerators: Words, denominator: int) -> NDArray[np.bool_]:
     """Return truth values that hold with probability exp(−γ), γ = numerator/denominator ≤ 1.
 
-    For K = 1, 2, … draw a value that holds with probability γ/K until one does not. The result is
-    whether that K is odd (Canonne, Kamath and Steinke, NeurIPS 2020, algorithm 1).
+    For K = 1, 2, … draw a truth value that holds with probability γ/K, until one does not hold. The
+    result is true if this last K is odd (Canonne, Kamath and Steinke, NeurIPS 2020, algorithm 1).
     """
     result = np.zeros(len(numerators), dtype=bool)
     place, number = np.arange(len(numerators)), 1

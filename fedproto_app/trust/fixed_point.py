@@ -1,10 +1,10 @@
-"""Sums of real numbers as sums of integers modulo 2⁶⁴, which masks can hide completely.
+"""Store sums of real numbers as sums of integers modulo 2⁶⁴, which masks can hide completely.
 
-A real number x is stored as round(x·2ᵇ), a negative number as its complement. Sums of these
-integers are exact, so the order of the nodes and the masks between them change no bit. Each of N
-nodes may send values up to ±(2⁶³ − 1)/(N·2ᵇ), so that their sum cannot wrap around. A node refuses
-larger values by the array's name, and clips none. Noise is added to these integers
-(`discrete_noise.py`), and room for twelve of its deviations is left.
+A real number x is stored as round(x·2ᵇ), and a negative number as its complement. Sums of these
+integers are exact, so neither the order of the nodes nor the masks between them change any bit.
+Each of N nodes may send values up to ±(2⁶³ − 1)/(N·2ᵇ), so that their sum cannot wrap around. A
+node does not clip larger values but refuses them, and names the array. Noise is added to these
+integers (`discrete_noise.py`), and there is room for twelve deviations of the noise.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from fedproto_app.trust.discrete_noise import (
     discrete_gaussian,
 )
 
-# Counts of every sum: clients, their weights in the mean of the model, and clients by class.
+# The counts of every sum: clients, their weights in the model's mean, and clients by class.
 CLIENTS, WEIGHT, BY_CLASS = "clients", "weight", "clients-by-class"
 
 _LARGEST = 2**63 - 1
-_SAFE = 1 - 2.0**-50  # a float64 near 2⁶³ rounds up
+_SAFE = 1 - 2.0**-50  # because a float64 near 2⁶³ rounds up
 _EXACT_BITS = 50  # sums of doubles below 2⁵⁰ steps are exact to a fraction of a step
 
 Vector = NDArray[np.uint64]
 
 
 class OutOfRange(ValueError):
-    """A value is too large for a sum. The message has its array and the limit."""
+    """A value is too large for a sum. The message names its array and the limit."""
 
 
 @dataclass(frozen=True)
 class NoiseShare:
     """A node's share of the noise on a sum.
 
-    totals: the noise that the total of each array needs, None for public arrays. survivors: the
-    fewest nodes that remain in the sum. stream: randomness.
+    totals: for each array, the noise that its total needs, None for public arrays. survivors: the
+    fewest nodes that can remain in the sum. stream: the source of randomness.
     """
 
     totals: Mapping[str, Noise | None]
@@ -54,8 +54,8 @@ class NoiseShare:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over clients. values: real numbers, by name. counts: integers ≥ 0, by name. groups: the
-    sums over each group of nodes that has its own."""
+    """Sums over clients. values: real numbers, by name. counts: integers ≥ 0, by name. groups: for
+    each group of nodes that has a sum of its own, this sum."""
 
     values: Mapping[str, NDArray[np.float64]]
     counts: Mapping[str, NDArray[np.int64]]
@@ -63,7 +63,7 @@ class Sums:
 
 
 def added_up(parts: Sequence[Sums]) -> Sums:
-    """Return the total of sums of the same layout."""
+    """Return the total of sums that have the same layout."""
     first = parts[0]
     values = {n: np.sum([part.values[n] for part in parts], axis=0) for n in first.values}
     counts = {n: np.sum([part.counts[n] for part in parts], axis=0) for n in first.counts}
@@ -72,7 +72,7 @@ def added_up(parts: Sequence[Sums]) -> Sums:
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a vector: values before counts, each sorted by name."""
+    """The layout of a vector: first values, then counts, both sorted by name."""
 
     values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Layout:
 
     @staticmethod
     def expected(spec: Expected) -> Layout:
-        """Return the layout of sums over clients that each send these arrays."""
+        """Return the layout of sums over clients, each of which sends these arrays."""
         by_class = {name: (spec.classes, *shape) for name, shape in spec.per_class.items()}
         counts: dict[str, tuple[int, ...]] = {CLIENTS: (), WEIGHT: ()}
         if by_class:
@@ -99,15 +99,15 @@ class Layout:
 
 
 def largest(bits: int, nodes: int) -> float:
-    """Return the largest magnitude of a node's value with `bits` fractional bits."""
+    """Return the largest magnitude that a node's values may have, with `bits` fractional bits."""
     return _LARGEST / nodes / 2.0**bits * _SAFE
 
 
 def packed(sums: Sums, bits: int, nodes: int, noise: NoiseShare | None = None) -> Vector:
-    """Return one node's sums as a vector for a sum over so many nodes.
+    """Return one node's sums as a vector for a sum over `nodes` nodes.
 
-    noise: its share, None in a run without noise. Raises `OutOfRange`, and `TooLittleNoise` for an
-    array without noise in a run with noise.
+    noise: the node's share of the noise, None in a run without noise. Raises `OutOfRange` for too
+    large values. In a run with noise, raises `TooLittleNoise` for an array without noise.
     """
     parts = []
     for name, values in sorted(sums.values.items()):
@@ -130,7 +130,7 @@ def _noised(
         return _integers(name, values, bits, nodes, largest(bits, nodes))
     deviation, coarser = of_total.share(bits, noise.survivors)
     room = LARGEST * deviation * 2.0 ** (coarser - bits)
-    largest_exact = 2.0 ** (_EXACT_BITS + coarser - bits)  # else sums have rounded more than a step
+    largest_exact = 2.0 ** (_EXACT_BITS + coarser - bits)  # larger sums round by more than a step
     limit = min(largest(bits, nodes) - room, largest_exact)
     steps = _integers(name, values, bits, nodes, limit, coarser)
     return steps + discrete_gaussian(noise.stream, deviation, steps.size) << coarser
@@ -139,7 +139,7 @@ def _noised(
 def _integers(
     name: str, values: NDArray[np.float64], bits: int, nodes: int, limit: float, coarser: int = 0
 ) -> NDArray[np.int64]:
-    """Return the values in steps of 2^(coarser − bits), flat."""
+    """Return the values as a flat array of integers, in steps of 2^(coarser − bits)."""
     size = np.abs(values).max(initial=0.0)
     if not size <= limit:  # NaN too
         raise OutOfRange(
@@ -150,7 +150,7 @@ def _integers(
 
 
 def unpacked(vector: Vector, layout: Layout, bits: int) -> Sums:
-    """Return the sums in the total of vectors of this layout."""
+    """Return the sums that a total of vectors with this layout holds."""
     flat, start = vector.view(np.int64), 0
     groups: tuple[dict[str, NDArray[np.int64]], ...] = ({}, {})
     for group, shapes in zip(groups, (layout.values, layout.counts), strict=True):

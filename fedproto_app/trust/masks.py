@@ -1,9 +1,10 @@
-"""Masks from keys and seeds, and secret shares of both (Bonawitz et al., CCS 2017).
+"""Make masks from keys and seeds, and secret shares of keys and seeds (Bonawitz et al., CCS 2017).
 
 Key agreement, Shamir's sharing and sealing are Flower's own (`flwr.common.secure_aggregation`).
-Its generator of masks is not used: it reduces a seed of 32 bytes to 32 bits for a Mersenne Twister,
-so a server could try all seeds in hours. Here masks are the key stream of AES-256 in counter mode.
-Flower's quantisation is not used either, because it clips silently and counts in 32 bits.
+Flower's generator of masks is not used. It reduces a seed of 32 bytes to 32 bits for a Mersenne
+Twister, so a server could try all seeds in hours. Here a mask is the key stream of AES-256 in
+counter mode. Flower's quantisation is not used either, because it clips silently and counts in 32
+bits.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Forged(ValueError):
 
 
 def new_private() -> bytes:
-    """Draw a private key, as the bytes of its number."""
+    """Draw a private key. It is returned as the bytes of its number."""
     number = ec.generate_private_key(_CURVE).private_numbers().private_value
     return number.to_bytes(PRIVATE_BYTES, "big")
 
@@ -59,15 +60,15 @@ def public_of(private: bytes) -> bytes:
 
 
 def shared(private: bytes, public: bytes) -> bytes:
-    """Return the shared key of two nodes, from one's private and the other's public key."""
+    """Return the shared key of two nodes, from one node's private and the other's public key."""
     return generate_shared_key(_loaded(private), loaded_public(public))
 
 
 def sealing_key(private: bytes, public: bytes, nodes: bytes) -> bytes:
     """Return the key that seals shares between two nodes.
 
-    nodes: the digest of the sum's public keys. Nodes that the server gave different lists of nodes
-    cannot open each other's shares.
+    nodes: the digest of the sum's public keys. If the server gave two nodes different lists of
+    nodes, they cannot open each other's shares.
     """
     key = hmac.digest(shared(private, public), nodes, hashlib.sha256)
     return base64.urlsafe_b64encode(key)
@@ -84,7 +85,7 @@ def split(secret: bytes, least: int, nodes: int) -> list[bytes]:
 
 
 def joined(shares: Sequence[bytes], size: int) -> bytes:
-    """Return the secret of `size` bytes from its shares, or raise `Forged` if they do not fit.
+    """Return the secret of `size` bytes from its shares. Raise `Forged` if they do not match.
 
     The time grows with the square of a share's length, so the lengths are checked first.
     """
@@ -106,14 +107,14 @@ def sealed(key: bytes, sender: int, receiver: int, of_seed: bytes, of_private: b
 
 @cache
 def sealed_bytes() -> int:
-    """Return the length of all results of `sealed`."""
+    """Return the length that every result of `sealed` has."""
     key = base64.urlsafe_b64encode(bytes(32))
     shares = bytes(_share_bytes(SEED_BYTES)), bytes(_share_bytes(PRIVATE_BYTES))
     return len(sealed(key, 0, 1, *shares))
 
 
 def opened(key: bytes, content: bytes, sender: int, receiver: int) -> tuple[bytes, bytes]:
-    """Decrypt the shares that `sender` sealed for `receiver`, or raise `Forged` for others."""
+    """Decrypt the shares that `sender` sealed for `receiver`. Other content raises `Forged`."""
     try:
         source, target, of_seed, of_private = share_keys_plaintext_separate(decrypt(key, content))
     except (InvalidToken, ValueError):
@@ -129,10 +130,10 @@ def stream(seed: bytes, size: int) -> Vector:
 
 
 def between(private: bytes, publics: Mapping[int, bytes], number: int, size: int) -> Vector:
-    """Return the sum of the masks between a node and other nodes, as this node adds them.
+    """Return the sum of the masks between this node and other nodes, as this node adds them.
 
-    number: of this node. publics: the other nodes' public keys by their numbers. Of two nodes, the
-    node with the lower number adds their mask, and the other node subtracts it.
+    number: this node's number. publics: the other nodes' public keys, by their numbers. Of two
+    nodes, the one with the lower number adds the mask between them, and the other subtracts it.
     """
     total = np.zeros(size, dtype=np.uint64)
     for peer, public in sorted(publics.items()):
@@ -163,10 +164,10 @@ def loaded_public(public: bytes) -> ec.EllipticCurvePublicKey:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise Forged(f"not a public key: {error}") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
-        raise Forged("not a public key: of another kind than a sum's")
+        raise Forged("not a public key of the kind that masked sums use")
     return key
 
 
 def _share_bytes(size: int) -> int:
-    """Return the length of a share of a secret: its number, and padded blocks of 16 bytes."""
+    """Return the length of a share of a secret. It has a number and padded blocks of 16 bytes."""
     return 4 + 16 * (size // 16 + 1)

@@ -1,8 +1,9 @@
-"""Errors that clients report with noise: which ones, their clip, and the noise's size.
+"""Say which errors clients report with noise, how they are clipped, and how large the noise is.
 
-With `privacy.metrics = "noised"` an evaluated client reports the validation error and the test
-figure of its model in use and of its kept model: M ≤ 4 numbers, each clipped to 0 … B. As offsets
-from B/2 they are a vector no longer than √M·B/2, which is protected like any other vector.
+With `privacy.metrics = "noised"`, an evaluated client reports the validation error and the test
+figure, both of its model in use and of its kept model. These are M ≤ 4 numbers, each clipped to
+0 … B. Their offsets from B/2 form a vector no longer than √M·B/2, which is protected like any other
+vector.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MOST_DEVIATIONS = 10.0  # noise beyond them has probability 10⁻²³
 
 @dataclass(frozen=True)
 class NoisedErrors:
-    """The errors that a client reports. largest: the clip B. deviation: of their noise."""
+    """The errors that a client reports. largest: the clip B. deviation: that of the noise."""
 
     metrics: tuple[Metric, ...]
     largest: float
@@ -32,7 +33,8 @@ class NoisedErrors:
 
     @staticmethod
     def planned(plan: PrivacyPlan, task: TaskMetrics, required: Collection[Metric]) -> NoisedErrors:
-        """Return the errors of a task with this plan. required: what every client evaluates."""
+        """Return the errors for a task with this plan. required: the metrics that every client
+        evaluates."""
         privacy = plan.settings
         names = dict.fromkeys((task.validation.metric.name, task.kept.metric.name))
         used = [Metric(name) for name in names if Metric(name) in required]
@@ -43,12 +45,12 @@ class NoisedErrors:
         return NoisedErrors(metrics, largest, noise * length)
 
     def offsets(self, errors: Mapping[Metric, float]) -> NDArray[np.float64]:
-        """Return a client's clipped errors as offsets from the middle, [M]. NaN counts as B."""
+        """Return a client's clipped errors as offsets from the middle, [M]. NaN is taken as B."""
         values = np.array([errors[metric] for metric in self.metrics], dtype=np.float64)
         return np.clip(np.nan_to_num(values, nan=np.inf), 0, self.largest) - self.largest / 2
 
     def reported(self, offsets: NDArray[np.float64]) -> dict[Metric, float]:
-        """Return the errors at these offsets, rounded to float32, which hides the noise's grid."""
+        """Return the errors at these offsets. Rounding to float32 hides the grid of the noise."""
         values = (self.largest / 2 + offsets).astype(np.float32)
         return dict(zip(self.metrics, values.tolist(), strict=True))
 
@@ -59,5 +61,5 @@ class NoisedErrors:
             if metric not in self.metrics:
                 return f"{str(metric)[:80]!r} is not reported with noise"
             if not abs(value - self.largest / 2) <= limit:
-                return f"{metric} = {value:g} is beyond clip and noise"
+                return f"{metric} = {value:g} is beyond what clip and noise allow"
         return None

@@ -1,9 +1,9 @@
 """Refuse values that are finite, but far larger than training produces (design rule 5).
 
-A client with huge values would dominate every mean and every comparison. Values far larger than the
-model that was sent, or than the other clients' values, are refused by name before a strategy sees
-them. If the server sees only a masked sum, nodes check their own. Values within these bounds can
-still be false (docs/robust.md).
+A client with huge values would dominate every mean and every comparison. Values that are far larger
+than the model that was sent, or than the other clients' values, are refused by name before a
+strategy sees them. If the server sees only a masked sum, nodes check their own values. Values
+within these bounds can still be false (docs/robust.md).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fedproto_app.core.messages import Arrays, Reply
 from fedproto_app.core.sends import Expected
 from fedproto_app.maths.steps import longest_mean
 
-LARGEST_VALUE = 1e15  # so many squares as a model has values still add up in float32
-MOST_GROWTH = 100.0  # of a model's root mean square in one round
+LARGEST_VALUE = 1e15  # the squares of all values of a model can still be added up in float32
+MOST_GROWTH = 100.0  # factor by which a model's root mean square may grow in one round
 
 
 def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
-    """Return the root mean square of all values together, 0 without any."""
+    """Return the root mean square of all values together, or 0 without values."""
     count = sum(array.size for array in arrays)
     squares = sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
     return float(np.sqrt(squares / count)) if count else 0.0
@@ -34,8 +34,8 @@ def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
 def growth_fault(model: Mapping[str, NDArray[np.float32]], before: float) -> str | None:
     """Return why these arrays cannot be a node's or client's model after a round, or None.
 
-    before: the root mean square of the model that the round began with. Values below 1 count as 1,
-    because a model may begin at 0.
+    before: the root mean square of the model with which the round began. A value below 1 is taken
+    as 1, because a model may start at 0.
     """
     size, limit = root_mean_square(model.values()), MOST_GROWTH * max(before, 1.0)
     if size > limit:
@@ -52,13 +52,13 @@ def value_fault(name: str, values: NDArray[np.float32]) -> str | None:
     return None
 
 
-# The limit, as a multiple of the round's usual size. All clients start from one model, and honest
-# clients differ by far less.
+# The limit as a multiple of the round's usual size. All clients start from one model, and honest
+# clients differ by much smaller factors.
 LARGEST_FACTOR = 10.0
 
 
 def largest_accepted(sizes: Mapping[ClientKey, float]) -> float:
-    """Return the limit for clients' sizes ≥ 0, a multiple of the usual size (`usual`)."""
+    """Return the limit on clients' sizes ≥ 0. It is a multiple of the usual size (`usual`)."""
     of_node: dict[str, list[float]] = {}
     for key, size in sizes.items():
         of_node.setdefault(key.node, []).append(size)
@@ -68,7 +68,8 @@ def largest_accepted(sizes: Mapping[ClientKey, float]) -> float:
 def largest(sizes: Mapping[ClientKey, float], reason: str) -> dict[ClientKey, str]:
     """Return the clients of a round whose size exceeds the limit, with the reason to refuse them.
 
-    sizes: ≥ 0. reason: its beginning, for example "its prototype is not used: its length is".
+    sizes: ≥ 0. reason: how the reason begins, for example "its prototype is not used: its length
+    is".
     """
     limit = largest_accepted(sizes)
     return {
@@ -79,14 +80,14 @@ def largest(sizes: Mapping[ClientKey, float], reason: str) -> dict[ClientKey, st
     }
 
 
-MOST_BEYOND = 1000.0  # limit of a client's root mean square, as a multiple of the round's median
-FEWEST = 3  # nodes or clients that a median needs to single out an outlier
+MOST_BEYOND = 1000.0  # limit on a client's root mean square, as a multiple of the round's median
+FEWEST = 3  # nodes or clients. With fewer, a median cannot single out an outlier
 
 
 def rows_of(reply: Reply, spec: Expected) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
-    """Yield an array's name, a client's name and its values, for arrays that are not means.
+    """Yield an array's name, a client's name and the client's values, for arrays without means.
 
-    A client has one row of an array, or one per class in arrays by class.
+    A client has one row of an array. In arrays by class, it has one row per class.
     """
     by_class = [reply.names[row] for row in reply.owners]
     for name, array in reply.arrays.items():
@@ -99,7 +100,7 @@ def rows_of(reply: Reply, spec: Expected) -> Iterator[tuple[str, str, NDArray[np
 def sizes_of(orders: Sequence[Arrays]) -> list[float]:
     """Return the root mean square of each order's arrays. Orders often have the same arrays."""
     keys = [tuple(map(id, arrays.values())) for arrays in orders]
-    # `orders` keeps all arrays alive, so equal ids mean the same array.
+    # `orders` keeps all arrays alive, so equal ids always mean the same array.
     distinct = dict(zip(keys, orders, strict=True))
     sizes = {key: root_mean_square(arrays.values()) for key, arrays in distinct.items()}
     return [sizes[key] for key in keys]
@@ -108,8 +109,8 @@ def sizes_of(orders: Sequence[Arrays]) -> list[float]:
 def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str, str], str]:
     """Return the outliers of a round, by node and client, with the reason to refuse them.
 
-    An array's root mean square is compared with the usual size among the clients that send it, if
-    at least three do. A usual size below 1 counts as 1, because honest values may be almost 0.
+    If at least three clients send an array, its root mean square is compared with the usual size
+    among these clients. A usual size below 1 is taken as 1, because honest values may be almost 0.
     """
     sizes: dict[str, dict[str, list[tuple[str, float]]]] = {}  # by array and node
     for node, reply in replies.items():
@@ -126,7 +127,7 @@ def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str,
                 if size > limit:
                     refused[node, client] = (
                         f"its {name!r} has a root mean square of {size:g}, far beyond the "
-                        f"others', which allow at most {limit:g}"
+                        f"others'; at most {limit:g} is accepted"
                     )
     return refused
 
@@ -135,7 +136,7 @@ def long_steps(replies: Mapping[str, Reply]) -> dict[str, str]:
     """Return the nodes of a round whose mean may have moved far more than is usual for a client,
     with the reason to refuse them.
 
-    In the first round nodes know no limit. Later they shorten longer steps themselves.
+    In the first round, nodes do not know a limit. Later they shorten longer steps themselves.
     """
     steps = {node: reply.steps for node, reply in replies.items() if reply.steps}
     limit = LARGEST_FACTOR * usual(list(steps.values()))
@@ -148,9 +149,9 @@ def long_steps(replies: Mapping[str, Reply]) -> dict[str, str]:
     }
 
 
-FEWEST_AGREE = 5  # nodes, so that the other nodes' agreement means something
-MOST_COMPARED = 100  # of them, so that the work does not grow with the square of all
-MOST_OPPOSED = 0.3  # as a cosine. Honest nodes with few classes each had up to 0.13
+FEWEST_AGREE = 5  # nodes. With fewer, the agreement of the others would mean little
+MOST_COMPARED = 100  # nodes, so that the work does not grow with the square of their number
+MOST_OPPOSED = 0.3  # as a cosine. For honest nodes with few classes each it was up to 0.13
 
 
 def opposed_steps(
@@ -159,9 +160,9 @@ def opposed_steps(
     """Return the nodes of a round whose mean step is opposed to most others', with the reason to
     refuse them.
 
-    The cosine with three quarters of the other nodes' steps must be below the limit. So three
-    hostile nodes of ten are named although they agree, and two kinds of clients that pull in
-    opposite directions are not.
+    For such a node, the cosines with three quarters of the other nodes' steps lie below the limit.
+    If three of ten nodes are hostile, they are thus named although they agree with each other. Two
+    kinds of honest clients that pull in opposite directions are not named.
 
     starts: the model that each node received. names: the arrays of the mean.
     """
@@ -179,8 +180,8 @@ def opposed_steps(
     cosines[compared, range(len(compared))] = np.nan  # each with itself
     agreement = np.nanquantile(cosines, 0.75, axis=1, method="lower")
     return {
-        node: "its mean step is opposed to those of most other nodes: for three quarters of them "
-        f"its cosine is {cosine:.2f} or less, at least {-MOST_OPPOSED:g} is expected"
+        node: "its mean step is opposed to those of most other nodes: with three quarters of them "
+        f"its cosine is {cosine:.2f} or less, but at least {-MOST_OPPOSED:g} is expected"
         for node, cosine in zip(nodes, agreement.tolist(), strict=True)
         if cosine < -MOST_OPPOSED
     }
@@ -189,9 +190,9 @@ def opposed_steps(
 def usual(of_nodes: Sequence[Sequence[float]]) -> float:
     """Return the usual size of clients, from the sizes by node.
 
-    This is the median over nodes of each node's median, so that many clients do not give a node
-    more weight. With fewer than three nodes it is the median over clients, and infinite with fewer
-    than three clients. Medians are lower medians, which half of the senders cannot raise.
+    This is the median over nodes of each node's median. A node with many clients thus gets no more
+    weight than others. With fewer than three nodes it is the median over clients. With fewer than
+    three clients it is infinite. Medians are lower medians, which half of the senders cannot raise.
     """
     nodes = [sizes for sizes in of_nodes if sizes]
     if len(nodes) >= FEWEST:

@@ -1,9 +1,9 @@
-"""The privacy loss of a site's clients over all runs, and the site's limits.
+"""Keep account of the privacy loss of a site's clients over all runs, and of the site's limits.
 
-A server can start run after run, and each counts from 0. So a site keeps its own account in its
-state directory: for every client the sum of the µ² of its releases (`trust/privacy_loss.py`),
-written before a release leaves. A repeated order gets the same reply (`protection.py`) and costs
-nothing more.
+A server can start run after run, and each run counts from 0. A site therefore keeps its own account
+in its state directory. For every client it holds the sum of the µ² of the client's releases
+(`trust/privacy_loss.py`), and it is written before a release leaves. A repeated order gets the same
+reply (`protection.py`) and costs nothing more.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from fedproto_app.settings.aggregation import FACTOR
 from fedproto_app.trust.privacy_loss import epsilon_of
 
 FOLDER = "privacy"  # in a site's state directory
-_REPORTED = ("none", "noised", "exact")  # values of privacy.metrics, least first
-_TAGS = 1000  # releases of a client that are remembered, so that each counts once
+_REPORTED = ("none", "noised", "exact")  # values of privacy.metrics, the most private first
+_TAGS = 1000  # releases that are remembered for each client, so that each is counted once
 
 
 class SitePrivacy(Section):
-    """``[privacy]`` of a site's file: the protection that a run must give its clients.
+    """``[privacy]`` of a site's file: the protection that a run must give the site's clients.
 
-    max_epsilon: the limit over all runs together, at `delta`, 0 for none. min_noise: the least σ,
-    0 if none is required. unit, neighbours: the unit of both, as in a run's settings. metrics: the
-    most that a run may learn of losses and errors. "auto" means "noised" if there is a limit, else
-    "exact".
+    max_epsilon: the limit on ε over all runs together, at `delta`, 0 for none. min_noise: the
+    smallest σ, 0 if no noise is required. unit, neighbours: what both refer to, as in a run's
+    settings. metrics: the most that a run may learn about losses and errors. "auto" means "noised"
+    if one of the limits is set, else "exact".
     """
 
     max_epsilon: NonNegative = 0.0
@@ -52,7 +52,7 @@ class SitePrivacy(Section):
     def require(self, run: PrivacySettings, noise_multiplier: float | None) -> None:
         """Raise `SettingsError` for a run that protects clients less than the site demands.
 
-        noise_multiplier: the run's σ, None without noise.
+        noise_multiplier: the run's σ, None in a run without noise.
         """
         if self.demands and noise_multiplier is None:
             raise SettingsError(
@@ -76,18 +76,18 @@ class SitePrivacy(Section):
         noise = noise_multiplier * FACTOR[run.neighbours] / FACTOR[self.neighbours]
         if noise < self.min_noise:
             raise SettingsError(
-                f"privacy.noise-multiplier = {noise_multiplier:g}: is {noise:g} by this site's "
-                f"privacy.neighbours = {self.neighbours!r}; its file demands privacy.min-noise = "
-                f"{self.min_noise:g}"
+                f"privacy.noise-multiplier = {noise_multiplier:g}: this is {noise:g} with this "
+                f"site's privacy.neighbours = {self.neighbours!r}; its file demands "
+                f"privacy.min-noise = {self.min_noise:g}"
             )
 
 
 class BudgetSpentError(FedProtoError):
-    """The site does not allow another release of a client."""
+    """The site does not allow another release by this client."""
 
 
 class _Account(TypedDict):
-    """What a client has spent: Σ µ² by unit. tags: ids of its last releases."""
+    """What a client has spent. spent: Σ µ² by unit. tags: the ids of its last releases."""
 
     client: str
     spent: dict[str, float]
@@ -96,16 +96,17 @@ class _Account(TypedDict):
 
 
 class PrivacyLedger:
-    """The accounts of a site's clients, one file per client, shared by the site's processes."""
+    """The accounts of a site's clients, one file per client. The site's processes share them."""
 
     def __init__(self, folder: Path, site: SitePrivacy) -> None:
         self._folder, self._site = folder / "spent", site
 
     def enter(self, client: str, run: PrivacySettings, loss: float, tags: Sequence[str]) -> None:
-        """Count these releases of µ² = `loss` each, and return when they are on the disk.
+        """Count these releases, each with µ² = `loss`. Return when the count is on the disk.
 
-        tags: an id of each release. A repeated tag is the same reply again and is not counted.
-        Raises `BudgetSpentError`, and counts nothing, if they would exceed the site's ε.
+        tags: an id for each release. A repeated tag means the same reply again and is not counted.
+        If the releases would exceed the site's ε, nothing is counted and `BudgetSpentError` is
+        raised.
         """
         path = self._folder / f"{hashlib.sha256(client.encode()).hexdigest()[:32]}.json"
         with self._alone():
@@ -130,7 +131,7 @@ class PrivacyLedger:
         if epsilon > site.max_epsilon:
             raise BudgetSpentError(
                 f"this site's privacy.max-epsilon = {site.max_epsilon:g}: with this, {client!r} "
-                f"would have spent {epsilon:.3g} in {releases} releases of all runs"
+                f"would have spent {epsilon:.3g} in {releases} releases over all runs"
             )
 
     @staticmethod
@@ -144,8 +145,8 @@ class PrivacyLedger:
             return account
         except (ValueError, KeyError, TypeError):
             raise SettingsError(
-                f"{path}: not a valid account of client {client!r}; nothing leaves before it is "
-                "repaired"
+                f"{path}: not a valid account of client {client!r}; until it is repaired, nothing "
+                "leaves"
             ) from None
 
     @contextmanager

@@ -1,10 +1,11 @@
-"""The (ε, δ) of composed Gaussian releases, by Google's dp-accounting.
+"""Compute the (ε, δ) of composed Gaussian releases, with Google's dp-accounting.
 
-A release of noise N(0, (σΔ)²·I) on a value that the unit changes by at most Δ in Euclidean length
-is µ-GDP with µ = 1/σ (Dong, Roth & Su, JRSS B 2022). Releases that may depend on all earlier ones
-compose to √(Σ µ²), which is one release of 1/√(Σ µ²): exactly, not as a bound. Its ε follows Balle
-& Wang (ICML 2018, Theorem 8). Drawing clients at random does not reduce it: a run draws a fixed
-number of clients, and the server knows them.
+Suppose that a release adds noise N(0, (σΔ)²·I) to a value which the protected unit changes by at
+most Δ in Euclidean length. It is µ-GDP with µ = 1/σ (Dong, Roth & Su, JRSS B 2022). Releases, even
+if they depend on all earlier ones, compose to √(Σ µ²). This equals one release with σ = 1/√(Σ µ²),
+exactly and not just as a bound. Its ε follows Balle & Wang (ICML 2018, Theorem 8). Drawing clients
+at random does not reduce ε, because a run draws a fixed number of clients, and the server knows
+them.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from fedproto_app.core.sends import Sends
 from fedproto_app.settings import PrivacyPlan, Settings
 from fedproto_app.settings.fit import pretraining_releases, releases_of
 
-# The Gaussian mechanism: clip to a length, add noise that only a secret can repeat.
+# The Gaussian mechanism: clip to a length, and add noise that only the holder of a secret repeats.
 #
-# A value of a client is clipped so that its data can change it by a known length at most, and gets
-# independent N(0, s²) on every entry (Dwork & Roth, 2014). The noise comes from SHAKE-256 of a key:
-# without the key it looks random, with the key it can be drawn again.
+# A client's value is clipped, so that the client's data can change it by no more than a known
+# length. Every entry then gets independent noise N(0, s²) (Dwork & Roth, 2014). The noise comes
+# from SHAKE-256 of a key. Without the key it looks random. With the key it can be drawn again.
 
 Values = NDArray[np.float64]
 _BITS = 53  # of a double's fraction
@@ -42,7 +43,7 @@ def clipped_rows(rows: NDArray[np.floating], length: float) -> Values:
 
 
 def clipped_together(arrays: Mapping[str, Values], length: float) -> dict[str, Values]:
-    """Return the arrays, clipped to a length as one vector."""
+    """Return the arrays, clipped to a length as if they were one vector."""
     exact = {name: finite(value) for name, value in arrays.items()}
     norm = math.sqrt(sum(float(np.square(value).sum()) for value in exact.values()))
     factor = float(_shrinking(np.float64(norm), length))
@@ -50,7 +51,7 @@ def clipped_together(arrays: Mapping[str, Values], length: float) -> dict[str, V
 
 
 def finite(values: NDArray[np.floating]) -> Values:
-    """Return the values as float64, with 0 for NaN and infinities, which noise would not hide."""
+    """Return the values as float64. NaN and infinities, which noise cannot hide, become 0."""
     return np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
 
@@ -61,8 +62,8 @@ def _shrinking(norms: NDArray[np.float64] | np.float64, length: float) -> Values
 def gaussian_noise(key: bytes, count: int) -> Values:
     """Return [count] independent N(0, 1) values, the same for the same key.
 
-    Box & Muller (1958) in double precision. The grid of floating-point numbers shows in the last
-    bits only, which rounding the noised value to float32 removes.
+    The method is that of Box & Muller (1958) in double precision. The grid of floating-point
+    numbers shows only in the last bits. Rounding the noised value to float32 removes these.
     """
     pairs = -(-count // 2)
     raw = hashlib.shake_256(key).digest(16 * pairs)
@@ -76,9 +77,9 @@ EXTRA = "privacy"
 
 
 def epsilon_of(losses: float, delta: float) -> float:
-    """Return ε at this δ of releases whose µ² add up to `losses`, 0 without releases.
+    """Return the ε, at this δ, of releases whose µ² add up to `losses`, or 0 without releases.
 
-    Raises `SettingsError` where dp-accounting is not installed.
+    Raises `SettingsError` if dp-accounting is not installed.
     """
     if losses == 0:
         return 0.0
@@ -88,12 +89,12 @@ def epsilon_of(losses: float, delta: float) -> float:
 
 
 def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
-    """Return the least σ that makes so many releases together (ε, δ)-private."""
+    """Return the smallest σ with which so many releases are together (ε, δ)-private."""
     return math.sqrt(releases) * float(_dp_accounting().get_sigma_gaussian(epsilon, delta))
 
 
 def _dp_accounting() -> ModuleType:
-    """Import dp-accounting, which is slow, and installed with its extra only."""
+    """Import dp-accounting. This is slow, and it is installed only with its extra."""
     try:
         import dp_accounting
     except ImportError:
@@ -107,10 +108,10 @@ def _dp_accounting() -> ModuleType:
 
 @lru_cache(maxsize=64)
 def privacy_plan(settings: Settings) -> PrivacyPlan | None:
-    """Return the privacy plan of the settings, None without a mechanism.
+    """Return the privacy plan that follows from the settings, or None without a mechanism.
 
-    Raises `SettingsError` for a method whose messages cannot be protected, and for an ε that the
-    first rounds exceed.
+    Raises `SettingsError` if the method's messages cannot be protected, or if the first rounds
+    alone exceed the allowed ε.
     """
     privacy = settings.privacy
     if not privacy.is_on:
@@ -120,18 +121,18 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
     unclipped = any(not release.clip for _, learnt in before for release in learnt)
     if settings.has_response and unclipped:
         raise SettingsError(
-            f"privacy.mechanism = {privacy.mechanism!r}: how far a client changes the response to "
-            "known columns is unknown before their usual size is: response.scales states it, "
-            "response.columns = 'public' protects the target alone, and response.sharing = 'none' "
-            "sends nothing"
+            f"privacy.mechanism = {privacy.mechanism!r}: how far a client can change the response "
+            "to known columns is unknown as long as their usual size is; state it in "
+            "response.scales, or protect the target alone with response.columns = 'public', or "
+            "send nothing with response.sharing = 'none'"
         )
     before = [(rounds, _require(settings, learnt)) for rounds, learnt in before]
     releases = _require(settings, releases_of(method, settings))
     if settings.aggregation.rule != "mean" and any(release.clip == "sums" for release in releases):
         raise SettingsError(
-            f"aggregation.rule = {settings.aggregation.rule!r}: judges a client's sums, but with "
-            f"privacy.mechanism = {privacy.mechanism!r} noise hides them; method = "
-            f"{settings.method!r} then takes 'mean' alone"
+            f"aggregation.rule = {settings.aggregation.rule!r}: this rule judges a client's sums, "
+            f"but with privacy.mechanism = {privacy.mechanism!r} noise hides them; method = "
+            f"{settings.method!r} then allows only 'mean'"
         )
     phases = tuple((rounds, len(learnt)) for rounds, learnt in before)
     evaluation = int(privacy.reported == "noised")
@@ -149,7 +150,7 @@ def privacy_plan(settings: Settings) -> PrivacyPlan | None:
         upto = "the first round" if not rounds else "the rounds of phase 1 and one more"
         raise SettingsError(
             f"privacy.max-epsilon = {privacy.max_epsilon:g}: {upto} alone spend{'s' * (not rounds)}"
-            f" {spent:.3g}, so raise it or privacy.noise-multiplier"
+            f" {spent:.3g}; raise this limit, or privacy.noise-multiplier"
         )
     return plan
 
@@ -168,13 +169,13 @@ def _require(settings: Settings, releases: tuple[Sends, ...]) -> tuple[Sends, ..
         )
         able = [name for name in methods_of(settings.task) if _is_able(name, settings)]
         raise SettingsError(
-            f"{on}: method = {settings.method!r}: {why}. Of task = {settings.task!r} these can be "
-            f"protected: {', '.join(able)}"
+            f"{on}: method = {settings.method!r}: {why}. For task = {settings.task!r}, these "
+            f"methods can be protected: {', '.join(able)}"
         )
     if settings.privacy.unit == "sample" and any(release.clip != "sums" for release in releases):
         raise SettingsError(
             f"privacy.unit = 'sample': method = {settings.method!r} trains on all samples together "
-            "before it sends, and only sums over samples ('analytic') can hide one of them"
+            "before it sends, but only sums over samples ('analytic') can hide a single sample"
         )
     return releases
 

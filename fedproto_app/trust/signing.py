@@ -1,9 +1,9 @@
-"""Signatures in masked sums, against a server that lies to the nodes.
+"""Sign and check messages in masked sums, as a protection against a server that lies to nodes.
 
-A site signs with an Ed25519 key of its own, and has received the other sites' public keys without
-the server. It signs the public keys of its node, so that the server cannot replace them, and the
-list of survivors, so that the server cannot give nodes different lists. Each signature is valid for
-one sum, because it covers run, round and session.
+A site signs with its own Ed25519 key, and has received the other sites' public keys by a way that
+avoids the server. It signs the public keys of its node, so that the server cannot replace them. It
+also signs the list of survivors, so that the server cannot give nodes different lists. A signature
+is valid for only one sum, because it covers run, round and session.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from fedproto_app.trust.masks import Forged
 class Signer:
     """A site that signs the keys of its sums.
 
-    secret: 32 bytes, its Ed25519 key. trusted_keys: the public keys (32 bytes) of the sites that it
-    sums with, with or without its own. If empty, it sums with all sites that the server names.
+    secret: the site's Ed25519 key, 32 bytes. trusted_keys: the public keys, 32 bytes each, of the
+    sites with which it forms sums. Its own key may be among them. If there are none, it forms sums
+    with all sites that the server names.
     """
 
     secret: bytes
@@ -39,7 +40,7 @@ class Signer:
 
     @property
     def line(self) -> str:
-        """The site's public key as a line in OpenSSH format."""
+        """The site's public key as a line in the OpenSSH format."""
         return self._key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
     def signed(self, order: MaskingOrder, masks: bytes, shares: bytes) -> PublicKeys:
@@ -48,27 +49,27 @@ class Signer:
         return PublicKeys(masks, shares, self.public, signature)
 
     def require_known(self, order: MaskingOrder) -> None:
-        """Raise `Forged` unless each pair of keys is signed for this sum, by different sites that
-        are all trusted."""
+        """Raise `Forged` unless each pair of keys is signed for this sum, by a trusted site, and no
+        site signed two pairs."""
         if not self.trusted_keys:
             return
         signers = set()
         for pair in order.publics:
             if pair.signer not in self.trusted_keys | {self.public}:
-                raise Forged("keys that were not signed by a site in masked-sums.known")
+                raise Forged("a node's keys were not signed by a site in masked-sums.known")
             try:
                 key = Ed25519PublicKey.from_public_bytes(pair.signer)
                 key.verify(pair.signature, _key_statement(order, pair.masks, pair.shares))
             except InvalidSignature:
-                raise Forged("keys with a signature that is not valid for this sum") from None
+                raise Forged("the signature of a node's keys is not valid for this sum") from None
             if pair.signer in signers:
-                raise Forged("two pairs of keys that the same site signed")
+                raise Forged("the same site signed two pairs of keys")
             signers.add(pair.signer)
 
     def signed_list(
         self, order: MaskingOrder, keys: Sequence[PublicKeys], members: Collection[int], number: int
     ) -> bytes:
-        """Sign the order's list of survivors. `signed_by` describes the other arguments."""
+        """Sign the order's list of survivors. See `signed_by` for the other arguments."""
         return self._key.sign(_list_statement(order, keys, members, number))
 
     @property
@@ -77,7 +78,7 @@ class Signer:
 
 
 def public_keys(lines: Sequence[str]) -> frozenset[bytes]:
-    """Return the keys of lines in the format of `Signer.line`, or raise ValueError for others."""
+    """Return the keys in lines that have the format of `Signer.line`. Others raise ValueError."""
     return frozenset(map(_public_key, lines))
 
 
@@ -100,7 +101,7 @@ def signed_by(
 ) -> bool:
     """Return whether the site of node `number` signed the order's list of survivors.
 
-    keys: of all nodes of the sum. members: the numbers of the nodes that exchanged shares.
+    keys: the keys of all nodes of the sum. members: the numbers of the nodes that exchanged shares.
     """
     try:
         key = Ed25519PublicKey.from_public_bytes(keys[number].signer)
@@ -127,6 +128,6 @@ def _key_statement(order: MaskingOrder, masks: bytes, shares: bytes) -> bytes:
 
 
 def _statement(kind: str, order: MaskingOrder, *facts: object) -> bytes:
-    """Return the bytes to sign, which hold for the order's sum only."""
+    """Return the bytes to sign, which differ for every sum."""
     of_sum = kind, order.run, order.token, order.server_round, order.session
     return json.dumps([*of_sum, *facts]).encode()

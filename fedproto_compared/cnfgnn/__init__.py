@@ -12,7 +12,7 @@ class CnfgnnSettings(Section):
     """``[cnfgnn]``: a graph network over the clients at the server (docs: compared.md)."""
 
     model: Literal["paper", "fuels"] = setting(
-        "paper", "the clients' model: two GRUs, or FUELS's with g beside its representation"
+        "paper", "the clients' model: two GRUs, or FUELS's model with g beside its representation"
     )
     hidden: Count = setting(64, "length of g and of the paper's encoding")
     server_epochs: CountOrZero = setting(
@@ -20,7 +20,7 @@ class CnfgnnSettings(Section):
         "epochs of the graph network per round (R_s). 0: none, and g = 0",
     )
     server_batch: Count = setting(48, "time steps per step of the graph network")
-    server_rate: Positive = setting(1e-3, "learning rate of its Adam")
+    server_rate: Positive = setting(1e-3, "learning rate of Adam there")
 
 
 METHOD = Method(
@@ -33,7 +33,7 @@ METHOD = Method(
     needs_simulation=(
         "a client's model forecasts only with the server's outputs for all clients' encodings, so "
         "no site could use it after the run; and the encoding of every sample leaves the client, "
-        "from which a server that has the encoder can recover the values"
+        "and a server that has the encoder can recover the values from it"
     ),
     cannot_forecast=(
         "its decoder needs the outputs of the server's graph network for all clients' encodings "

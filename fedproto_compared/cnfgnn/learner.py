@@ -1,8 +1,8 @@
 """CNFGNN (Meng, Rambhatla, Liu, KDD 2021), client half: FedAvg of a forecaster that reads g.
 
 g is the output of the server's graph network for all clients' encodings h of the same time. A
-client trains with g fixed. Between training and evaluation the server asks it twice: first for h of
-its samples, then, once it has received g, for ∂L/∂g.
+client trains with g fixed. Between training and evaluation the server first asks it for h of its
+samples. Then the server sends g and asks for ∂L/∂g.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CnfgnnLearner(Answers, SoloLearner):
                 "encodings",
                 {ENCODINGS: ()},
                 when="question",
-                reveals="its values, to who has the encoder",
+                reveals="its values, to whoever has the encoder",
             ),
             Sends("gradients", {GRADIENT: ()}, when="question", reveals="its errors"),
             Sends("profile", {PROFILE: (sizes.period,)}, when="question", reveals="its mean day"),

@@ -1,8 +1,8 @@
 """The models of CNFGNN (Meng, Rambhatla, Liu, KDD 2021): a forecaster at each client, which reads a
 vector g with each sample, and the server's graph network, which computes g from all encodings.
 
-CNFGNN's own forecaster has a GRU that encodes and another that decodes. The other is FUELS's, with
-g beside its representation.
+CNFGNN's own forecaster encodes with one GRU and decodes with another. The second forecaster here is
+FUELS's, with g beside its representation.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class GraphForecaster(Model):
     def guided(self, samples: Tensor, phases: Tensor, graph: Tensor) -> Tensor:
         """Return samples [K, n, …] with phase and g inserted between their values and times.
 
-        phases: of the first target, [K, n]. graph: g, [K, n, d_g].
+        phases: the phases of the first targets, [K, n]. graph: g, [K, n, d_g].
         """
         values, times = self.layout.split(samples)
         return torch.cat([values, phases.unsqueeze(2), graph, times], dim=2)
@@ -59,16 +59,16 @@ class GraphForecaster(Model):
 class Seq2SeqForecaster(GraphForecaster):
     """CNFGNN's encoder and decoder GRUs.
 
-    The encoder reads the values in the order of their times, each with its phase as a share
-    of the period. The decoder starts at [h; g], reads the newest value and forecasts the next, and
-    so on for several steps ahead. Where models see the day of the week, it follows the phase. At
-    d_h = d_g = 64 without it there are 63,873 parameters: 13,056 of the encoder, 50,688 and 129 of
-    the decoder.
+    The encoder reads the values in the order of their times, each with its phase as a share of the
+    period. The decoder starts at [h; g], reads the newest value and forecasts the next, and so on
+    for several steps ahead. If models see the day of the week, it follows the phase. Without it, at
+    d_h = d_g = 64, there are 63,873 parameters: 13,056 in the encoder, and 50,688 and 129 in the
+    decoder.
     """
 
     def __init__(self, layout: WindowLayout, places: Sequence[int], hidden: int) -> None:
-        """places: of the past values of a sample, in steps from the first target on. hidden: d_h,
-        d_g."""
+        """places: the times of a sample's past values, in steps from the first target on. hidden:
+        d_h and d_g."""
         super().__init__(layout, hidden)
         self.encoding_width = hidden
         self._sees_days = layout.times > 1
@@ -120,7 +120,7 @@ class Seq2SeqForecaster(GraphForecaster):
     def _read(self, values: Tensor, times: Tensor, ahead: Tensor | int) -> Tensor:
         """Return each value with its time as shares of period and week, [..., 2 or 3].
 
-        times: of a reference step. ahead: the number of steps from it to the values.
+        times: the times of a reference step. ahead: the number of steps from it to the values.
         """
         period = self.layout.period
         steps = times[..., 0] + ahead
@@ -131,7 +131,7 @@ class Seq2SeqForecaster(GraphForecaster):
 
 
 class GuidedForecaster(GraphForecaster):
-    """FUELS's forecaster, whose decoder gets g after r. H is r."""
+    """FUELS's forecaster, whose decoder gets g after r. Here h is r."""
 
     def __init__(self, representation_dim: int, layout: WindowLayout, graph_width: int) -> None:
         super().__init__(layout, graph_width)
@@ -160,15 +160,15 @@ class GuidedForecaster(GraphForecaster):
         return linear(parameters, DECODER, representation)
 
 
-# A graph network over the clients (Battaglia et al. 2018), of the size that CNFGNN's server has.
+# A graph network over the clients (Battaglia et al. 2018), as large as the one at CNFGNN's server.
 #
 # Each block has three networks with two hidden layers: for the edges, for the vertices and for the
 # graph. A block's outputs are concatenated with its inputs. A linear layer maps the last block's
 # vertices to the outputs.
 
 BLOCKS = 2
-HIDDEN = 256  # of every hidden layer
-UPDATED = 128  # outputs of a network for each edge, each vertex, the graph
+HIDDEN = 256  # outputs of every hidden layer
+UPDATED = 128  # outputs of a network for each edge, each vertex or the graph
 _LAYERS = 3
 _EDGES, _VERTICES, _GRAPH, _ANSWER = "edges.", "vertices.", "whole.", "answer."
 
@@ -182,17 +182,17 @@ class Graph(NamedTuple):
 
     @staticmethod
     def from_adjacency(adjacency: Tensor) -> Graph:
-        """Return the graph of weights [N, N], row to column, without zeros and the diagonal."""
+        """Return the graph of weights [N, N], from row to column, without zeros and diagonal."""
         weights = adjacency.float().clone().fill_diagonal_(0)
         source, target = weights.nonzero(as_tuple=True)
         return Graph(source, target, weights[source, target])
 
 
 class GraphNetwork:
-    """Maps F values of each vertex to as many outputs. At F = 64 it has 1,237,312 parameters."""
+    """Maps F values of each vertex to outputs. With 64 of each it has 1,237,312 parameters."""
 
     def __init__(self, width: int, answers: int) -> None:
-        """width: F. answers: values for each vertex."""
+        """width: F. answers: the number of outputs of each vertex."""
         self._width, self._answers = width, answers
 
     def initial_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
@@ -223,7 +223,7 @@ class GraphNetwork:
     ) -> Tensor:
         """Return the outputs, computed for each time separately: [T, N, F] → [T, N, answers].
 
-        present: [T, N] bool. A vertex that is absent at a time has no edges then, does not count in
+        present: [T, N] bool. A vertex that is absent at a time has no edges then, is left out of
         the graph's values, and has the output 0. The graph's values begin at 0.
         """
         is_present = present.unsqueeze(2).to(vertices.dtype)  # (T, N, 1)
@@ -261,8 +261,8 @@ def _network(
 ) -> Tensor:
     """Apply a network with ReLU to the concatenated parts, [T, M, …] each, or M = 1 for all.
 
-    picked: rows to take from each part, None for all. The first layer multiplies before rows are
-    picked, because a vertex has many edges.
+    picked: the rows to take from each part, or None for all. The first layer multiplies before rows
+    are picked, because a vertex has many edges.
     """
     widths = [part.shape[2] for part in parts]
     weights = torch.split(parameters[f"{prefix}0.weight"], widths)

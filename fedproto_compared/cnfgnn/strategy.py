@@ -1,10 +1,10 @@
 """CNFGNN (Meng, Rambhatla, Liu, KDD 2021), server half: FedAvg, and a graph network over clients.
 
-A round has four parts. The clients train with g fixed, and the server averages their models (the
-plain mean). Then, with the models fixed, the server asks all clients for the encodings h of all
-samples, and its graph network computes g from them. For each batch of time steps it sends g,
-receives ∂L/∂g and takes a step of Adam. Finally the network computes the g for evaluation and for
-the next round's training.
+A round has four parts. The clients train with g fixed. The server takes the plain mean of their
+models. Then, with the models fixed, the server asks all clients for the encodings h of all samples,
+and its graph network computes g from them. For each batch of time steps it sends g, receives ∂L/∂g
+and takes a step of Adam. Finally the network computes the g for evaluation and for the next round's
+training.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from fedproto_compared.cnfgnn.models import Graph, GraphForecaster, GraphNetwork
 from fedproto_compared.common.client_graph import ClientGraph
 from fedproto_compared.common.server_training import arrays_of, restore_arrays
 
-# How the server learns: a graph network on the clients' encodings of the same time. The clients
-# compute the loss, so a step has two halves: `proposed` returns the network's output at some time
-# steps, `learn` applies its gradient.
+# How the server learns: it trains a graph network on the clients' encodings of the same time. The
+# clients compute the loss, so a step has two halves: `proposed` returns the network's output at
+# some time steps, and `learn` applies the gradient of this output.
 
 _NETWORK, _OUTPUTS = "network", "outputs"  # groups of the state's arrays
 
@@ -55,7 +55,7 @@ class Encoded:
     """The encodings of N clients at T consecutive time steps of their clock.
 
     keys: the clients. first: the position of the first step. values: [T, N, d_h]. present, trained:
-    [T, N] bool, whether a client has a sample at a time step, and whether it trains on it.
+    [T, N] bool, whether a client has a sample at a time step, and whether it trains on that sample.
     """
 
     keys: list[ClientKey]
@@ -85,7 +85,7 @@ class Encoded:
         return Encoded(keys, first, values, present, training, graph)
 
     def of_training(self) -> Encoded:
-        """Return the samples trained on, up to the last time step at which a client trains."""
+        """Return the samples that are trained on, up to the last step at which a client trains."""
         end = int(self.trained.any(dim=1).nonzero().max()) + 1
         trained = self.trained[:end]
         return replace(self, values=self.values[:end], present=trained, trained=trained)
@@ -186,10 +186,10 @@ class GraphLearning:
 
 
 LARGEST_ENCODING = 1 + 1e-6  # a GRU's state lies between -1 and 1, save for rounding
-# A client's gradient may be this many times as long as the median. Longer ones are shortened. All
-# losses are of standardised series.
+# A client's gradient may be this many times as long as the median. A longer one is shortened. All
+# losses are those of standardised series.
 LONGEST = 10.0
-MOST_LENGTHS = 10  # a client may begin or end this many usual lengths before or after the others
+MOST_LENGTHS = 10  # a client's times may differ from the others' by this many usual lengths
 MOST_VALUES = 2**29  # of all clients' encodings: 2 GiB
 
 Times = dict[ClientKey, SampleTimes]
@@ -221,9 +221,9 @@ class CnfgnnStrategy(FedAvgStrategy):
             self._server_round(round_, self.federation.asking(round_.number))
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """Return the clients on the most common clock and of about the same time.
+        """Return the clients on the most common clock whose samples are of about the same time.
 
-        g combines samples of one time, so other clients cannot take part.
+        g combines samples of the same time, so other clients cannot take part.
         """
         times = self._times(clients)
         counts = Counter(sample_times.clock for sample_times in times.values())
@@ -315,7 +315,7 @@ class CnfgnnStrategy(FedAvgStrategy):
         return Encoded.stacked(encodings, times, first, Graph.from_adjacency(adjacency))
 
     def _gradient(self, encoded: Encoded, proposal: Proposal, ask: Ask) -> tuple[Tensor, int]:
-        """Return ∂L/∂g [T, N, d_g] of the clients' mean loss, and how many were shortened.
+        """Return ∂L/∂g [T, N, d_g] of the mean loss, and how many gradients were shortened.
 
         A client that has no sample to train on at these time steps is not asked.
         """
@@ -394,9 +394,9 @@ def _graph_of(clients: Sequence[ClientKey], outputs: GraphOutputs) -> Guidance:
 
 
 def clipped_to_median(gradients: Tensor, longest: float) -> tuple[Tensor, int]:
-    """Clip gradients [N, …] to `longest` × the median norm, and return the number of clipped too.
+    """Clip gradients [N, …] to `longest` × the median norm, and also return how many were clipped.
 
-    The median is over norms above 0. No gradient can then dominate the mean.
+    The median is over norms above 0. So no gradient can dominate the mean.
     """
     norms = gradients.flatten(start_dim=1).double().norm(dim=1)
     lengths = norms[norms > 0]

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 Adjacency = NDArray[np.float32]
 Points = NDArray[np.float64]
 
-FAINTEST = 0.1  # smaller weights of places become 0 (DCRNN: Li et al., ICLR 2018)
+FAINTEST = 0.1  # smaller weights become 0 in graphs of places (DCRNN: Li et al., ICLR 2018)
 BLOCK = 1024  # rows whose neighbours are searched at a time
 
 
 def weights_of_places(places: Points) -> Adjacency:
-    """Return exp(−d²/σ²) of every two places, σ the standard deviation of all distances d: [N, 2].
+    """Return exp(−d²/σ²) for each pair of places [N, 2] at distance d, [N, N].
 
-    Weights below `FAINTEST` are 0. If all distances are equal, σ is that distance.
+    σ is the standard deviation of all distances, or the distance itself if all are equal. Weights
+    below `FAINTEST` are 0.
     """
     distances = np.hypot(*(axis[:, None] - axis for axis in places.T))
     pairs = distances[np.triu_indices(len(places), 1)]
@@ -34,9 +35,9 @@ def weights_of_places(places: Points) -> Adjacency:
 
 
 def weights_of_profiles(profiles: Points, neighbours: int) -> Adjacency:
-    """Return max(0, ρ) for the correlation ρ of each profile [N, B] with the k most similar.
+    """Return max(0, ρ) for the correlation ρ of each profile [N, B] with the k most similar ones.
 
-    Two clients have an edge if either chose the other. A constant profile has none.
+    Two clients have an edge if either is among the other's k. A constant profile has no edge.
     """
     centred = profiles - profiles.mean(axis=1, keepdims=True)
     sizes = np.linalg.norm(centred, axis=1, keepdims=True)
@@ -67,7 +68,7 @@ def normalised(adjacency: Adjacency) -> Adjacency:
 def communities(adjacency: Adjacency, seed: int) -> NDArray[np.int64]:
     """Return the community of each vertex by Louvain's method (Blondel et al. 2008): [N].
 
-    Communities are numbered by their first vertices. A vertex without edges is a community.
+    Communities are numbered by their first vertices. A vertex without edges forms its own.
     """
     import networkx as nx  # slow to import
 

@@ -26,7 +26,7 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_compared.common.adjacency import Adjacency
 from fedproto_compared.common.vertices import Vertices, reported_days
 
-PROFILE = "profile"  # an array [B], and the option of the question for it
+PROFILE = "profile"  # an array [B], and the option of the question that asks for it
 
 
 def profile(cohort: Cohort, task: ForecastingTask) -> Contribution:
@@ -35,14 +35,14 @@ def profile(cohort: Cohort, task: ForecastingTask) -> Contribution:
 
 
 _STATE = "graph"
-LARGEST_PROFILE = 100.0  # of standardised values, far beyond any mean of them
+LARGEST_PROFILE = 100.0  # in standardised values, far beyond any mean of them
 
 
 class ClientGraph:
     """Weighted edges between clients, from any source that ``[graph]`` names.
 
-    State: the profiles, if the source has them. Raise `DataError` for a file that cannot be read or
-    that lacks a client of a simulation.
+    State: the profiles, if the source has them. Raise `DataError` for a file that cannot be read,
+    or that lacks a client of a simulation.
     """
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
@@ -96,7 +96,7 @@ class ClientGraph:
     def places(self, keys: Sequence[ClientKey]) -> NDArray[np.float64]:
         """Return the clients' places [N, 2] or profiles [N, B], NaN where unknown.
 
-        A file of weights has neither: [N, 0].
+        A file of weights gives neither, so the result is [N, 0].
         """
         if self.asks_profiles:
             return self._reported_profiles(keys).astype(np.float64)
@@ -108,7 +108,7 @@ class ClientGraph:
     def _name(self, key: ClientKey) -> str | None:
         """Return the client's name in the file, or None if another node declared the name first.
 
-        A node that took the name of another node's client would get its neighbours.
+        Without this check, a node could take a client's name and get that client's neighbours.
         """
         owner = self._federation.members.first_with(key.client) or key.node
         if owner == key.node or self.asks_profiles:

@@ -20,7 +20,7 @@ PERSONAL = "personal."  # v is trained by the loop that trains w, so both are pa
 class PersonalModelLearner(Learner[ContextT, AnyTask]):
     """A client's copy w of the global model, which is shared, and its personal model v.
 
-    The parameters of v are named as in w, with the prefix ``personal.``. Both start equal.
+    The parameters of v have w's names with the prefix ``personal.``. Both models start equal.
     """
 
     def __init__(self, training: Training, section: Section, task: AnyTask) -> None:

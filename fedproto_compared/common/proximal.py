@@ -1,4 +1,4 @@
-"""FedProx's pull towards the global model, which Ditto and pFedMe have too."""
+"""FedProx's pull towards the global model, which Ditto and pFedMe use too."""
 
 from __future__ import annotations
 

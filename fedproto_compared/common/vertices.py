@@ -1,8 +1,8 @@
-"""Build the graph over clients of series by ``[graph]``, on a server or in one process.
+"""Build the graph that ``[graph]`` names, over clients of series, on a server or in one process.
 
-Weights of edges come from a file, from places, or from profiles. A profile is a client's mean
-standardised day over its train part, one value per phase. Files with weights or places are CSV:
-UTF-8, comma separated, plain or gzipped.
+Weights of edges come from a file, from clients' places, or from their profiles. A profile is a
+client's mean standardised day over its train part, one value per phase. Files with weights or
+places are CSV: UTF-8, comma separated, plain or gzipped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Place = tuple[float, float]
 
 NAME_COLUMNS = ("name", "client", "sensor_id", "id")
 EAST_COLUMNS, NORTH_COLUMNS = ("x", "longitude"), ("y", "latitude")
-LARGEST = 1e30  # weight: the sum over any number of clients is still finite
+LARGEST = 1e30  # largest weight, so that the sum over any number of clients is finite
 _CELL = re.compile(r"(\d+)[_, ](\d+)$")
 
 
@@ -77,7 +77,7 @@ class Vertices:
     ) -> Adjacency:
         """Return the adjacency of these clients, [N, N]. Unknown or unnamed clients have no edges.
 
-        profiles: [N, B] of the same clients, NaN if missing. Only the source "profiles" needs them.
+        profiles: [N, B], those of the same clients, NaN if missing. Only "profiles" needs them.
         """
         if self._settings.source == "file":
             has_vertex = np.array([name in self._rows for name in names], bool)
@@ -102,7 +102,7 @@ class Vertices:
 def reported_days(samples: CohortSamples, settings: Settings) -> Tensor:
     """Return the mean days that clients report, [K, p], with noise of ``graph.noise`` added.
 
-    The noise is drawn from the run's seed, so it is for experiments on the cost of noise only.
+    The noise is drawn from the run's seed, so it only serves to measure what noise costs.
     """
     days = mean_day(samples).cpu()
     if not settings.graph.noise:
@@ -115,10 +115,10 @@ def reported_days(samples: CohortSamples, settings: Settings) -> Tensor:
 
 
 def read_weights(path: Path, names: str = "") -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    """Return the clients' names and the weights [M, M], the larger of the two directions.
+    """Return the clients' names, and as weights [M, M] the larger weight of the two directions.
 
-    The first line has the names. The first column may have them too. If the file has only numbers,
-    the names are in the header of another file, `names`. The diagonal is set to 0.
+    The names are in the first line. The first column may have them too. If the file has only
+    numbers, the names are in the header of another file, `names`. The diagonal is set to 0.
     """
     table = _table(path).to_numpy(dtype=str)
     if names:
@@ -128,8 +128,8 @@ def read_weights(path: Path, names: str = "") -> tuple[tuple[str, ...], NDArray[
     if numbers.shape != (len(names_of_rows), len(names_of_rows)):
         raise DataError(
             f"{path}: {numbers.shape[0]} × {numbers.shape[1]} weights for {len(names_of_rows)} "
-            "names; a row and a column for each name is expected; for numbers alone graph.names "
-            "says where their names are"
+            "names; expected a row and a column for each name; if the file has only numbers, "
+            "graph.names must name the file that has their names"
         )
     if len(set(names_of_rows)) != len(names_of_rows):
         raise DataError(f"{path}: {_twice(names_of_rows)!r} is named twice")
@@ -194,8 +194,8 @@ def _split_names(table: NDArray[np.str_], path: Path) -> tuple[list[str], NDArra
         return names, table[1:]
     if _is_number(names[0]) or [cell.strip() for cell in table[1:, 0]] != names[1:]:
         raise DataError(
-            f"{path}: its first line holds no names, or its first column holds others; graph.names "
-            "says where the names of a file of numbers are"
+            f"{path}: its first line holds no names, or its first column holds others; if the file "
+            "has only numbers, graph.names must name the file that has their names"
         )
     return names[1:], table[1:, 1:]
 

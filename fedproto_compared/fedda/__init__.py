@@ -1,4 +1,4 @@
-"""FedDA: clusters of clients by traffic and place, and a quasi-global model."""
+"""FedDA: clients clustered by traffic and place, and a quasi-global model."""
 
 from __future__ import annotations
 
@@ -21,22 +21,28 @@ from fedproto_app.core.section import (
 class FedDaSettings(Section):
     """``[fedda]`` (docs: compared.md)."""
 
-    week: Annotated[int, Field(ge=2)] = setting(7, "periods of each mean day that a client sends")
+    week: Annotated[int, Field(ge=2)] = setting(
+        7, "periods per week, whose mean day a client sends"
+    )
     clusters: CountOrZero = setting(
         0, "clusters of clients (0: one for every four clients, at most 16)"
     )
     attention_step: Positive = setting(1.0, "step of the dual attention (ε)")
     quasi_global_pull: Annotated[float, Field(ge=-1, le=1)] = setting(
-        0.2, "pull to the quasi-global model (ρ), away from it below 0. The authors try ±0.3"
+        0.2,
+        "pull to the quasi-global model (ρ). A negative value pushes away. The authors try ±0.3",
     )
     statistics_noise: NonNegative = setting(
         0.0, "deviation of the noise that a client adds to its statistics"
     )
-    warm_up_epochs: CountOrZero = setting(150, "epochs of the quasi-global model at the server")
-    warm_up_share: ShareOrOne = setting(1.0, "share of the statistics' windows for them (φ)")
+    warm_up_epochs: CountOrZero = setting(
+        150, "epochs for which the server trains the quasi-global model"
+    )
+    warm_up_share: ShareOrOne = setting(1.0, "share of the windows in this training (φ)")
     warm_up_batch_size: Count = setting(64, "windows per step")
     warm_up_rate: Positive = setting(
-        0.001, "Adam's learning rate, a tenth after 1/2 and again after 3/4 of the epochs"
+        0.001,
+        "Adam's learning rate, divided by ten after half and again after 3/4 of the epochs",
     )
 
 

@@ -32,7 +32,7 @@ _CONSTANT = 1e-6  # a smaller deviation is a rounding error, as series have devi
 
 
 class FedDaLearner(Answers, SoloLearner):
-    """FedAvg's local training, without averages of nodes, and the reply to the request for
+    """FedAvg's local training, but nodes do not average the models. It also answers the request for
     statistics."""
 
     section: FedDaSettings
@@ -50,7 +50,7 @@ class FedDaLearner(Answers, SoloLearner):
     def answer(self, cohort: Cohort, guidance: Guidance) -> Contribution:
         """Return each client's statistics, [K, W, B], with ``fedda.statistics-noise`` added.
 
-        The noise is drawn from the run's seed, as all randomness is: it shows what noise costs.
+        The noise is drawn from the run's seed, as all randomness is. It shows what noise costs.
         """
         weeks = int(guidance.options[WEEKS])
         statistics = weekly_statistics(cohort.samples, weeks, self.section.week).cpu()
@@ -67,9 +67,10 @@ class FedDaLearner(Answers, SoloLearner):
 def weekly_statistics(samples: CohortSamples, weeks: int, week: int) -> Tensor:
     """Return the means of each client's newest W train weeks by week and phase, [K, W, p].
 
-    Oldest week first. The means of each client are standardised again to mean 0 and mean square 1
-    (all 0 if they are constant). If all values of a phase are missing in a week, the mean is 0, as
-    in the series. week: periods per week. Raises `DataError` for a client with fewer periods.
+    The oldest week comes first. The means of each client are standardised again to mean 0 and mean
+    square 1, or are all 0 if they are constant. If all values of a phase are missing in a week, the
+    mean is 0, as in the series. week: periods per week. Raise `DataError` if a client has fewer
+    periods.
     """
     means = torch.stack([_means(samples, row, weeks, week) for row in range(len(samples.names))])
     means = means - means.mean(dim=(1, 2), keepdim=True)

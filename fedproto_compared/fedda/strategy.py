@@ -1,9 +1,9 @@
 """FedDA (Zhang, Dang, Shihada, Alouini, INFOCOM 2021), server half.
 
 Before the first training the server asks all clients for weekly statistics. It clusters the clients
-by their statistics, and by their places if it has them. It trains the quasi-global model on the
-statistics, and the rounds begin with that model. In a round dual attention merges the clients'
-models into one per cluster, and the clusters' models into one for all.
+by their statistics, and also by their places if it has these. It trains the quasi-global model on
+the statistics, and the rounds begin with that model. In a round, dual attention merges the clients'
+models into one for each cluster, and the clusters' models into one for all.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ Points = NDArray[np.float64]
 def two_view_clusters(
     patterns: Points, places: Points | None, clusters: int, seed: int = 0
 ) -> Labels:
-    """Run k-means on the patterns and on the places in turns, each from the other's clusters.
+    """Run k-means on patterns and places in turn, each starting from the other's clusters.
 
-    Stops when the clusters of the patterns no longer change, or after 20 turns. Without places it
-    is k-means of the patterns. Labels [N] are numbered by first appearance. Equal points can leave
-    fewer than C. patterns: [N, m]. places: [N, 2]. clusters: C ≤ N. seed: for the first centres
-    (k-means++).
+    It stops when the clusters of the patterns no longer change, or after 20 turns. Without places
+    it is k-means of the patterns. Labels [N] are numbered by first appearance. If points are equal,
+    there may be fewer than C clusters. patterns: [N, m]. places: [N, 2]. clusters: C ≤ N. seed:
+    draws the first centres (k-means++).
     """
     first = KMeans(min(clusters, len(np.unique(patterns, axis=0))), n_init=10, random_state=seed)
     labels = by_first_appearance(first.fit(patterns).labels_.astype(np.int64))
@@ -87,7 +87,7 @@ def _k_means(points: Points, start: Labels) -> Labels:
     return by_first_appearance(fitted.labels_.astype(np.int64))
 
 
-# Standardised statistics have mean square 1, or 0, and noise adds its variance, up to chance.
+# Standardised statistics have mean square 1 or 0, and noise adds its variance, apart from chance.
 LARGEST_FACTOR = 2.0
 MOST_CLUSTERS, CLIENTS_OF_CLUSTER = 16, 4  # unless fedda.clusters sets the number
 
@@ -149,7 +149,7 @@ class TrafficClusters:
         return f"no client has statistics that can be used; {self._what_it_needs()}"
 
     def standardised(self, replies: Sequence[ClientReply], round_: Round) -> Statistics:
-        """Return the statistics in these replies, refusing clients with unstandardised ones."""
+        """Return the statistics in these replies. Clients with unstandardised ones are refused."""
         limit = LARGEST_FACTOR * (1 + self._section.statistics_noise**2)
         usable: Statistics = {}
         for reply in replies:
@@ -170,7 +170,7 @@ class TrafficClusters:
         )
         places = None if self._graph is None else self._graph.places(keys)
         if places is not None and not np.isfinite(places).all():
-            places = None  # a client has no place: use statistics alone
+            places = None  # a client has no place, so statistics are used alone
         labels = two_view_clusters(patterns, places, min(clusters, len(keys)), self._settings.seed)
         self._centres = centroids(patterns, labels)
         self.label_of = dict(zip(keys, labels.tolist(), strict=True))
@@ -218,8 +218,8 @@ def _flat(statistics: Statistics, keys: list[ClientKey]) -> NDArray[np.float64]:
 
 # FedDA's dual attention (Zhang, Dang, Shihada, Alouini, INFOCOM 2021): the next server model.
 #
-# Tensor by tensor the model moves towards the received models, most towards the farthest ones, and
-# towards the quasi-global model, most in the tensors that are farthest from it.
+# Tensor by tensor, the model moves towards the received models, most towards the farthest of them.
+# It also moves towards the quasi-global model, most in the tensors that are farthest from it.
 
 
 def attended(
@@ -253,9 +253,9 @@ def quasi_global_model(
 ) -> tuple[Arrays, float]:
     """Return the model trained by Adam on windows of the statistics, and the last epoch's loss.
 
-    statistics: [N, W, B], each client's a series of W periods whose first value has phase 0.
-    start: the model before, without the client axis. The rate falls to a tenth after half of the
-    epochs and again after three quarters.
+    statistics: [N, W, B], for each client a series of W periods whose first value has phase 0.
+    start: the model before training, without the client axis. The learning rate falls to a tenth
+    after half of the epochs and again after three quarters.
     """
     seed = task.settings.seed
     inputs, targets = _windows(statistics, task.settings.data)
@@ -291,7 +291,7 @@ def _loss(task: ForecastingTask, parameters: dict[str, Tensor], batch: Batch) ->
 def _windows(statistics: NDArray[np.float32], settings: DataSettings) -> tuple[Tensor, Tensor]:
     """Return samples [n, …] and targets [n, H] from all clients' statistics.
 
-    Where models see the day of the week, the number of the week takes its place.
+    Where models see the day of the week, they see the number of the week instead.
     """
     series = statistics.reshape(len(statistics), -1)
     firsts = np.arange(lookback(settings), series.shape[1] - settings.horizon + 1)
@@ -328,7 +328,7 @@ class FedDaStrategy(FedAvgStrategy):
         return [key for key in clients if key in self._clusters.label_of]
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays:
-        """Merge the models by dual attention. Without any, the shared model stays."""
+        """Merge the models by dual attention. If there are none, the shared model stays."""
         near = self._near(models, round_)
         return self._attended(near) if near else self.model
 
@@ -386,13 +386,13 @@ class FedDaStrategy(FedAvgStrategy):
         }
 
     def _near(self, models: Sequence[SentModel], round_: Round) -> Models:
-        """Return the models without those far farther from the shared model than the others.
+        """Return the models, without those much farther from the shared model than the others.
 
         Attention would move to such models alone.
         """
         arrays = {sent_model.key: sent_model.arrays for sent_model in models}
         distances = {key: length(model, self.model) for key, model in arrays.items()}
-        reason = "its model is not used: its distance from the one sent is"
+        reason = "its model is not used: its distance from the shared model is"
         beyond = largest(distances, reason)
         round_.refused |= beyond
         return {key: arrays[key] for key in sorted(arrays) if key not in beyond}

@@ -18,21 +18,21 @@ class FedicSettings(Section):
     """``[fedic]``: FedAvg, and a student of a calibrated ensemble (docs: compared.md)."""
 
     tuning_steps: CountOrZero = setting(
-        100, "steps per round of the averaged model on the server's labelled images"
+        100, "steps per round that train the averaged model on the server's labelled images"
     )
     calibration_steps: CountOrZero = setting(
-        100, "steps per round that learn the weights of the models"
+        100, "steps per round that learn how much to trust each model"
     )
     student_steps: CountOrZero = setting(
-        100, "steps per round of the averaged model towards the teacher"
+        100, "steps per round that train the averaged model towards the teacher"
     )
     labelled_batch_size: Count = setting(20, "labelled images per step")
-    unlabelled_batch_size: Count = setting(128, "images per step for the teacher")
+    unlabelled_batch_size: Count = setting(128, "unlabelled images per step")
     adam_rate: Positive = setting(1e-3, "learning rate of all these steps")
     student_decay: NonNegative = setting(2e-4, "the student's weight decay")
     temperature: Positive = setting(2.0, "temperature for teacher and student (T)")
     distillation: ShareOrEither = setting(
-        0.5, "share of the teacher in the student's loss (λ). The rest is of labelled images"
+        0.5, "weight of the teacher in the student's loss (λ). The rest is for labelled images"
     )
 
 

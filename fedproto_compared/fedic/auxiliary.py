@@ -1,9 +1,9 @@
 """Labelled images at the server, for methods that also learn there.
 
-Where nodes share one data set (a simulation, or a ``partition-id``), the run reserves images for
-the server, which reads the run's source as nodes do. Sites with data of their own reserve nothing.
-There the server's operator names images in its environment. A run's configuration cannot point such
-a server at a file.
+If nodes share one data set (in a simulation, or with a ``partition-id``), the run reserves images
+for the server, which reads the run's source as nodes do. Sites with data of their own reserve
+nothing. There, the operator names images in the server's environment. A run's configuration cannot
+point such a server at a file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNLABELLED = "FEDPROTO_UNLABELLED"  # further images, whose labels are not read
 class ServerImages:
     """The server's images.
 
-    labelled: a few of every class. unlabelled: [m, channels, height, width] uint8. The labelled
+    labelled: a few of every class. unlabelled: [m, channels, height, width] uint8, the labelled
     images if there are no others.
     """
 
@@ -66,8 +66,8 @@ def _reserved(settings: Settings, federation: Federation) -> LabelledImages:
     if settings.data.partition.reserve_per_class == 0:
         raise SettingsError(
             f"{method}: data.partition.reserve-per-class = 0 leaves it no images; set how many of "
-            "each class no client gets, or name others in the environment of the server by "
-            f"{AUXILIARY}"
+            "each class are kept from clients, or name other images in the environment of the "
+            f"server by {AUXILIARY}"
         )
     pool = load_pool(settings.data)
     if pool.classes != federation.shape.classes or pool.shape != federation.shape.inputs:
@@ -91,7 +91,7 @@ def _load(path: str, key: str, settings: Settings, shape: DataShape) -> ImagePoo
 
 
 def _labelled_as(pool: ImagePool, shape: DataShape, settings: Settings) -> LabelledImages:
-    """Return the train images, labelled by the federation's class numbers."""
+    """Return the train images, labelled with the federation's class numbers."""
     if unknown := [name for name in pool.classes if name not in shape.classes]:
         raise DataError(f"{AUXILIARY}: class {unknown[0]!r} is none of the federation's")
     images = _all_of(pool, settings)

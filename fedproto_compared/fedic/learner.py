@@ -1,5 +1,5 @@
 """FEDIC (Shang, Lu, Cheung, Wang, ICME 2022), client half: FedAvg's, but each client sends its own
-model, because the server asks all of them one by one."""
+model, because the server's ensemble uses each of them."""
 
 from __future__ import annotations
 

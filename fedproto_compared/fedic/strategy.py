@@ -1,8 +1,8 @@
 """FEDIC (Shang, Lu, Cheung, Wang, ICME 2022), server half.
 
-The server averages its clients' models as FedAvg does. Then it learns on its own labelled images
-how far to trust each model (calibration), and trains a student on all models together, which is the
-next global model (distillation).
+The server averages its clients' models as FedAvg does. On its own labelled images, it then learns
+how far to trust each model (calibration). With all models together it trains a student, which is
+the next global model (distillation).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from fedproto_compared.fedic.auxiliary import ServerImages, server_images
 # FEDIC's teacher (Shang, Lu, Cheung, Wang, "FEDIC: Federated learning on non-IID and long-tailed
 # data via calibrated distillation", ICME 2022).
 #
-# K models give logits z_k and features of the same n images, and another model, fine-tuned on
-# balanced data, gives logits too. C classes, features of width d.
+# K models give logits z_k and features for the same n images. Another model, fine-tuned on balanced
+# data, gives logits too. There are C classes and features of width d.
 #
 # The teacher's calibration and its Adam continue over the rounds. The fine-tuned model and the
 # student start from the averaged model each round, so their Adam starts afresh.
@@ -60,16 +60,16 @@ def neutral(classes: int, width: int) -> dict[str, Tensor]:
 def model_weights(net: Mapping[str, Tensor], logits: Tensor) -> Tensor:
     """Return π_k = s_k / Σ s, s_k = σ(aᵀz_k + a₀), for each image: logits [K, n, C] → [K, n]."""
     scores = logits @ net[SCORE][0] + net[SCORE_BIAS]
-    return functional.logsigmoid(scores).softmax(dim=0)  # s may be too small for its own sum
+    return functional.logsigmoid(scores).softmax(dim=0)  # all s may round to 0
 
 
 def teacher(
     net: Mapping[str, Tensor], logits: Tensor, features: Tensor, fine_tuned: Tensor
 ) -> Tensor:
-    """Return z_T = γ·ẑ + (1 − γ)·z of the fine-tuned model, ẑ = g ⊙ Σ π_k z_k + h.
+    """Return z_T = γ·ẑ + (1 − γ)·z, [n, C], where z is from the fine-tuned model.
 
-    γ = σ(vᵀ·mean feature + v₀). logits: [K, n, C]. features: [K, n, d]. fine_tuned: [n, C].
-    Returns [n, C].
+    ẑ = g ⊙ Σ π_k z_k + h. γ = σ(vᵀ·mean feature + v₀). logits: [K, n, C]. features: [K, n, d].
+    fine_tuned: [n, C].
     """
     mean = (model_weights(net, logits).unsqueeze(2) * logits).sum(dim=0)
     calibrated = net[SCALE] * mean + net[SHIFT]
@@ -78,10 +78,10 @@ def teacher(
 
 
 def distillation(target: Tensor, student: Tensor, temperature: float) -> Tensor:
-    """Return KL(softmax(z_T / T) ‖ softmax(z_S / T)), the mean over images.
+    """Return KL(softmax(z_T / T) ‖ softmax(z_S / T)), averaged over the images.
 
-    target, student: logits [n, C]. The target has no gradient, and nothing is multiplied by
-    T², as in the authors' code.
+    target, student: logits [n, C]. The target has no gradient. As in the authors' code, nothing is
+    multiplied by T².
     """
     target_log = (target.detach() / temperature).log_softmax(dim=1)
     student_log = (student / temperature).log_softmax(dim=1)
@@ -238,7 +238,7 @@ class EnsembleDistillation:
 
     @torch.no_grad()
     def _judged(self, models: Parameters, pixels: Tensor) -> Judgement:
-        """Return the models' outputs, computed for as many models at a time as a cohort has."""
+        """Return the models' outputs, with as many models at a time as a cohort has clients."""
         count, size = len(next(iter(models.values()))), self._task.settings.cohort_on_cpu
         parts = []
         for first in range(0, count, size):
@@ -281,7 +281,7 @@ class FedicStrategy(FedAvgStrategy):
         self._judgement: Judgement | None = None
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """Average the models, without those whose outputs are too large to use."""
+        """Average the models, without those whose outputs are too large to be used."""
         self._judgement = None
         if not models:
             return None
@@ -295,7 +295,7 @@ class FedicStrategy(FedAvgStrategy):
             if not value <= LARGEST_LOGIT
         }
         good = [row for row, value in enumerate(logits) if value <= LARGEST_LOGIT]
-        # Adam scales the gate's steps by past gradients, so one outlier would stall it.
+        # Adam scales the gate's steps by past gradients, so one outlier would stall the gate.
         keys = [sent_model.key for sent_model in in_order]
         sizes = {keys[row]: root_mean_square([judgement.features[row].numpy()]) for row in good}
         reason = "its model is not used: the server's images get features of size"

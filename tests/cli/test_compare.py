@@ -48,7 +48,7 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     rows = [line.split()[:2] for line in table.splitlines() if line.startswith(("fuels", "solo"))]
     assert rows == [["fuels", "0.5000"], ["solo", "0.2500"], ["fuels", "best"]]
     heavy, verdict = table[table.index("toy: client") :].split("\n", 1)
-    assert heavy == "toy: client 'c5' makes most of the mean MSE of solo (97%)"
+    assert heavy == "toy: client 'c5' alone accounts for most of the mean MSE of solo (97%)"
     verdict = verdict.replace("\n", " ")
     # The ratios are 0.30 / 99, 0.25 / 0.51, 0.26 / 0.52, 0.27 / 0.53, …: median 0.5047.
     assert "Federated learning pays for toy: with fuels the median client's test MAE" in verdict
@@ -59,7 +59,7 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     assert "| toy | fuels | best local model | 6 | 6 | 0 | +49.5% |" in marked
     assert "| pays |" in marked
     as_csv = fedproto("compare", tmp_path, "--format", "csv", "--sort", "worst")
-    assert "makes most of" in as_csv.err
+    assert "accounts for most of" in as_csv.err
     assert "Federated learning pays" in as_csv.err
     assert len(as_csv.out.splitlines()) == 3
     wrong = fedproto("compare", tmp_path, "--sort", "best")

@@ -246,8 +246,8 @@ def test_a_sites_sequences_are_its_own(check: Fedproto, tmp_path: Path) -> None:
             [],
             "data.surce: unknown setting; did you mean data.source",
         ),
-        ("path = 'a.csv'", [], "data-source is not set"),
-        ("source = 'digits'", ["a.csv"], "path: not with --site, whose file says what is read"),
+        ("path = 'a.csv'", [], "neither data-source nor"),
+        ("source = 'digits'", ["a.csv"], "path: not with --site, as that file says what is read"),
     ],
 )
 def test_what_the_node_would_refuse_is_told(

@@ -72,7 +72,7 @@ def test_times_that_never_have_a_value_are_empty_and_named(
     assert second["time"] == "2024-03-09 06:00:00"
     assert second["gappy"]
     assert not second["steady"]
-    assert "empty steady: no forecast at 06:00, as none ever had a value" in outcome.err
+    assert "empty steady: no forecast at 06:00, because no value was ever there" in outcome.err
 
 
 def test_a_file_takes_a_day_of_one_client(

@@ -46,7 +46,7 @@ def test_the_file_holds_what_a_trial_would_choose(
     assert "fedproto run loads.toml" in outcome.err
     text = (tmp_path / "loads.toml").read_text(encoding="utf-8")
     assert "# period 24 (a day)" in text
-    assert "# values forecast at once (H)\n" in text
+    assert "# how many values a forecast predicts (H)\n" in text
     assert "# seed = 0 " in text
     settings = flat(read_toml(tmp_path / "loads.toml"))
     assert settings == {"method": "kindred", **plan_of(Path("loads.csv"), Wishes()).settings}

@@ -43,7 +43,7 @@ def test_what_exists_costs_one_line_and_exit_code_2(fedproto: Fedproto, tmp_path
     outcome = fedproto(*arguments)
     assert outcome.code == 2
     assert outcome.out == ""
-    assert outcome.err.startswith(f"error: {tmp_path / 'keys' / 'server.pem'} exists already")
+    assert outcome.err.startswith(f"error: {tmp_path / 'keys' / 'server.pem'} already exists")
     assert outcome.err.count("\n") == 1
 
 

@@ -22,7 +22,7 @@ def test_the_register_is_changed_without_a_superlink(fedproto: Fedproto, tmp_pat
         names.bound["harbour"] = Binding("SHA256:a", 1, False, "then", "then", "first", 4)
     unknown = fedproto("nodes", "release", "pier", *runs)
     assert unknown.code == 2
-    assert unknown.err == "error: 'pier' belongs to no key here; names that do: harbour\n"
+    assert unknown.err == "error: 'pier' is bound to no key here; bound names: harbour\n"
 
     assert fedproto("nodes", "ban", "harbour", *runs).code == 0
     assert fedproto("nodes", "ban", "SHA256:b", *runs).code == 0
@@ -43,7 +43,7 @@ def test_the_register_is_changed_without_a_superlink(fedproto: Fedproto, tmp_pat
 def test_what_is_no_public_key_is_told(tmp_path: Path) -> None:
     for name, content in (("text.pub", "harbour"), ("ed.pub", "ssh-ed25519 AAAA")):
         (tmp_path / name).write_text(content)
-        with pytest.raises(SettingsError, match=r"must be a public key as fedproto keys makes it"):
+        with pytest.raises(SettingsError, match=r"must be a public key such as fedproto keys"):
             read_key(tmp_path / name)
     with pytest.raises(SettingsError, match="No such file"):
         read_key(tmp_path / "none.pub")
@@ -83,7 +83,7 @@ def test_the_life_of_a_key(
         assert harbour == ["harbour", "online", "now", "4", "first", old, str(number)]
         assert quay[:4] == ["pier", "registered", "never", time_text(days=365)[:10]]
 
-        assert "banned, with the keys: " + old in fedproto("nodes", "ban", "harbour", *runs).out
+        assert "banned, with these keys: " + old in fedproto("nodes", "ban", "harbour", *runs).out
         assert " banned " in fedproto("nodes", "list", "local", *runs).out
         assert fedproto("nodes", "unban", "harbour", *runs).code == 0
 
@@ -93,7 +93,7 @@ def test_the_life_of_a_key(
         rotated = fedproto("nodes", "rotate", "harbour", new, "local", *runs)
         assert rotated.out.startswith(f"harbour: has the new key {fingerprint(new.read_bytes())}")
         repeated = fedproto("nodes", "rotate", "harbour", new, "local", *runs)
-        assert (repeated.code, "is the key that harbour has already" in repeated.err) == (2, True)
+        assert (repeated.code, "harbour already has this key" in repeated.err) == (2, True)
         old_file = federation.keys / "nodes" / "harbour.pub"
         revoked = fedproto("nodes", "register", old_file, "local")
         assert (revoked.code, revoked.out) == (2, "")

@@ -242,7 +242,7 @@ def test_who_stops_while_a_run_is_submitted_is_told_where_to_look(
     outcome = fedproto("run", "--superlink", "lab")
     assert (outcome.code, outcome.err) == (
         130,
-        "stopped; see if the run was submitted: flwr list lab\n",
+        "stopped; check whether the run was submitted: flwr list lab\n",
     )
 
 

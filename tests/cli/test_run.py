@@ -227,7 +227,7 @@ def test_a_folder_that_exists_is_never_written_over(
         (["--set", "rounds"], "--set rounds: expected KEY=VALUE"),
         (["--set", "=3"], "--set =3: expected KEY=VALUE"),
         (["--set", "nodes.minimum=5"], "nodes.minimum = 5: more than the 2 of --nodes"),
-        (["--set", "nodes.names=a"], "nodes.names = 'a': names real nodes, and a simulation has"),
+        (["--set", "nodes.names=a"], "nodes.names = 'a': only for real nodes, not for a"),
         (["--cpus-per-node", "9999"], "--cpus-per-node 9999: this machine has "),
         (NOTEBOOK_MODEL, "model.module = '__main__:Net': other processes cannot import "),
         (

@@ -81,7 +81,7 @@ def test_the_line_is_for_when_there_is_enough_to_train_on(check: Fedproto, tmp_p
     (tmp_path / "readings.csv").write_text(LONG)
     outcome = check(tmp_path / "readings.csv", "--period", 2000, "--target", "load")
     assert outcome.code == 1
-    assert "once that is mended: fedproto run --set method=kindred" in outcome.out
+    assert "once the data are mended: fedproto run --set method=kindred" in outcome.out
 
 
 def test_values_that_no_run_can_train_on_are_told(check: Fedproto, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ method = ["naive", "seasonal-naive"]
     more = fedproto("sweep", config, "--trials", "1", "--grid", "method=naive", "--seeds", "5,6")
     assert "add --extend to let it grow" in more.err
     resumed = fedproto("sweep", "--resume", "told", "--seeds", "5,6")
-    assert "only --parallel may be given" in resumed.err
+    assert "leave out all other options except --parallel" in resumed.err
 
 
 @pytest.mark.parametrize(

@@ -377,7 +377,7 @@ def test_more_encodings_than_fit_stop_the_run(
 
 def test_sites_with_data_of_their_own_do_not_run_it(tmp_path: Path) -> None:
     node = {"data-source": "synthetic-traffic", "state-dir": str(tmp_path / "state")}
-    told_of = "runs in a simulation only, .*: a client's model forecasts only with the server"
+    told_of = "runs only in a simulation, .*: a client's model forecasts only with the server"
     with pytest.raises(FederationError, match=told_of):
         run_locally(settings_of(tmp_path), [node])
 

@@ -199,7 +199,7 @@ def test_a_model_far_from_the_others_changes_nothing() -> None:
     for name, value in expected.items():
         np.testing.assert_array_equal(model[name], value)
     reason = refusals(round_)["f"]
-    assert reason.startswith("its model is not used: its distance from the one sent is")
+    assert reason.startswith("its model is not used: its distance from the shared model is")
 
 
 def test_statistics_that_are_not_standardised_are_refused_and_asked_for_again() -> None:

@@ -95,7 +95,7 @@ def test_steps_zones_and_rows_count_as_in_files() -> None:
             "2 columns of values (load, rain).*choose it with target_col",
         ),
         (RENAMED, {**NAMES, "id_col": "sit"}, "id_col: .*'sit'; did you mean 'site'?"),
-        (RENAMED, {"target_col": "load"}, "target_col = 'load': for long frames"),
+        (RENAMED, {"target_col": "load"}, "target_col = 'load': only for long frames"),
         (LONG[["unique_id", "y"]], {}, "which column holds the times? set time_col"),
         (LONG.assign(unique_id=None), {}, "row 0: no client is named"),
         (LONG.assign(ds=pd.NaT), {}, "row 0: expected a time"),

@@ -182,7 +182,7 @@ def test_gaps_take_the_value_before_and_a_note_counts_them(tmp_path: Path) -> No
     gaps = LONG.assign(temperature=LONG["temperature"].mask(LONG["ds"] == HOURS[4]))
     north, south = long(tmp_path, gaps, known="temperature").values()
     assert north.known.ravel().tolist() == [7.5, 8, 9, 10, 10, 12, 13, 14]
-    note = "missing values of columns known in advance take the last value before: 2 of "
+    note = "missing values of columns known in advance, filled with the value before: 2 of "
     assert north.notes[-1] == south.notes[-1] == f"{note}'temperature'"
     ends = LONG.assign(temperature=LONG["temperature"].mask(LONG["ds"] >= HOURS[6]))
     assert len(long(tmp_path, ends, known="temperature")["north"].future) == 0
@@ -376,7 +376,7 @@ def test_covariates_of_counted_steps_and_of_other_formats(tmp_path: Path) -> Non
         (
             WEATHER.assign(time=WEATHER["time"] + pd.Timedelta("30D")),
             {},
-            "weather.csv goes from 2024-04-02 23:00:00 to .*, where client 'north' has no values",
+            "weather.csv goes from 2024-04-02 23:00:00 to .*, but the values of client 'north' ",
         ),
         (
             WEATHER.iloc[::2],
@@ -406,7 +406,7 @@ def test_covariates_of_counted_steps_and_of_other_formats(tmp_path: Path) -> Non
         (
             WEATHER.assign(client="west"),
             {},
-            "weather.csv is of the clients west, none of which is in .*loads.csv, which has north",
+            "weather.csv is for the clients west, but .*loads.csv has only north",
         ),
         (
             WEATHER.assign(client="north"),

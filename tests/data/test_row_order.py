@@ -128,7 +128,7 @@ def test_contradicting_rows_become_one_if_asked(repeated: Repeated, expected: li
     ordered = in_order(FileRows(stamps, values, "a.csv"), repeated=repeated)
     assert ordered.values[:, 0].tolist() == expected
     (note,) = with_counts([ordered])[0].notes
-    assert note == f"rows with the time of another and other values, whose {repeated} is taken: 1"
+    assert note == f"rows with equal times but different values, whose {repeated} is taken: 1"
 
 
 def test_contradictions_are_counted_and_named_by_row() -> None:
@@ -155,7 +155,7 @@ def test_times_stamped_a_little_late_are_rounded() -> None:
     late = np.resize([0, 3, 0, 44, -2], 20) * np.timedelta64(1, "s")
     ordered = rows(QUARTERS + late)
     assert (ordered.stamps.times == QUARTERS).all()
-    assert ordered.counts == {"times a little off the step of 0:15:00 that are rounded to it": 12}
+    assert ordered.counts == {"times a little off the step of 0:15:00, rounded to it": 12}
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path, loader: Any, source: str, kin
     ],
 )
 def test_a_path_for_a_source_without_files_is_refused(loader: Any, source: str) -> None:
-    message = rf"^data\.path = 'mine\.csv': source {source} reads no path; set data.source to one"
+    message = rf"^data\.path = 'mine\.csv': source {source} reads no path; set data.source to a"
     with pytest.raises(DataError, match=message):
         load(loader, source, "mine.csv")
 

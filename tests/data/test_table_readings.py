@@ -119,7 +119,7 @@ READ: dict[str, tuple[str, dict[str, object], list[str]]] = {
         + rows(lambda c, h: f"|c{c}  |{HOURS[h]:%d.%m.%Y %H:%M}| {comma(value(c, h))} |")
         + "-" * 30,
         {},
-        ["'0,5' in line 2 is read as 0.5, and other numbers alike"],
+        ["'0,5' in line 2 is read as 0.5, and other numbers likewise"],
     ),
     "two columns name a client": (
         "shop,item,ds,y\n" + rows(lambda c, h: f"c,{c},{HOURS[h]},{value(c, h)}"),
@@ -250,7 +250,7 @@ def test_series_in_rows_name_the_option_that_reads_them(tmp_path: Path) -> None:
     assert [client.values.tolist() for client in clients] == [
         list(range(n, n + 30)) for n in range(4)
     ]
-    with pytest.raises(DataError, match="line 3 continues a client of a row before it"):
+    with pytest.raises(DataError, match="line 3 has the client of an earlier row"):
         read(path, {"data.unfold": "d_1,d_30", "data.client-column": "dept"})
 
 

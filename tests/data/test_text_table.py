@@ -85,7 +85,7 @@ def test_the_style_of_numbers_is_that_of_the_whole_file(tmp_path: Path) -> None:
     clients = load(written(tmp_path, "\n".join(lines)), "wide-csv")
     assert values_of(clients) == {"a": [*[1100] * 9, 1100.5], "b": [2] * 10}
     (note,) = clients["a"].notes
-    assert note == "'1.100,5' in line 11 is read as 1100.5, and other numbers alike"
+    assert note == "'1.100,5' in line 11 is read as 1100.5, and other numbers likewise"
     long = load(written(tmp_path, "\n".join(["a;b", *["1,5;2,5"] * 2000])), "wide-csv")
     assert values_of(long) == {"a": [1.5] * 2000, "b": [2.5] * 2000}
     quoted = load(written(tmp_path, 'a,b\n"1,5",2\n"1.000,5",3\n'), "wide-csv")

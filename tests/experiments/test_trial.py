@@ -236,7 +236,7 @@ def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path:
     planned = plan(images(tmp_path))
     assert planned.settings["data.partition.scheme"] == "given"
     assert planned.settings["rounds"] == 1
-    assert "3 clients, as the data name them" in planned.facts
+    assert "3 clients, named in the data" in planned.facts
     with pytest.raises(DataError, match="name no clients; --clients 10"):
         plan(tmp_path / "scans" / "north")
     assert plan(tmp_path / "scans" / "north", clients=4).settings["data.partition.clients"] == 4
@@ -348,7 +348,7 @@ def test_the_answer_says_that_most_test_parts_have_another_level(tmp_path: Path)
     planned = plan(tmp_path / "x.csv", quick=True)
     assert any("the mean of the test part lies over 1" in line for line in planned.warnings)
     [proviso] = planned.provisos
-    assert proviso.startswith("But for at least half of the clients the test part has another")
+    assert proviso.startswith("But for at least half of the clients, the test part differs")
     series(24 * 20).to_csv(tmp_path / "y.csv", index_label="when")
     assert plan(tmp_path / "y.csv", quick=True).provisos == []
 

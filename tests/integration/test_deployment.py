@@ -46,7 +46,7 @@ def test_nodes_that_are_not_known_are_refused(federation: LocalFederation, tmp_p
             "plaintext-key", {}, plaintext=True
         ): "requires a secure TLS connection",
         federation.add_node("late", {}, environment={"PYTHONPATH": str(tmp_path)}): (
-            "this node's clock says .*, the server's "
+            "this node's clock says .*, and the server's clock says "
         ),
     }
     plaintext = federation.add_node("plaintext", {}, plaintext=True, has_key=False)

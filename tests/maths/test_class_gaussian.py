@@ -220,7 +220,7 @@ def test_few_samples_and_equal_ones_still_give_a_classifier() -> None:
 
 TRUE = of_first(class_sums(vectors_of([[1.0, 2.0], [3.0, 1.0], [0.0, 1.0]], [0, 0, 1]), 3))
 LIES = {
-    "a number of samples is no number": TRUE._replace(counts=torch.tensor([2.5, 0.5, 0]).double()),
+    "is not a possible number": TRUE._replace(counts=torch.tensor([2.5, 0.5, 0]).double()),
     "more than the 3 that it declared": TRUE._replace(counts=torch.tensor([2, 2, 0]).double()),
     "a mean square is": TRUE._replace(gram=TRUE.gram * 1e6),
     "a class without samples has a sum": TRUE._replace(
@@ -279,8 +279,8 @@ def test_sums_of_features_that_are_never_negative() -> None:
 def test_sums_that_count_for_less_than_their_samples() -> None:
     """Three samples that count as half of one each."""
     half = ClassSums(*(value / 2 for value in TRUE))
-    assert "no number" in str(sums_fault(half, 3, 100.0))
+    assert "not a possible number" in str(sums_fault(half, 3, 100.0))
     assert sums_fault(half, 2, 100.0, sample_weight=0.5) is None
     assert "more than the 1" in str(sums_fault(half, 1, 100.0, sample_weight=0.5))
     less = half._replace(counts=half.counts * 0.9)
-    assert "no number" in str(sums_fault(less, 2, 100.0, sample_weight=0.5))
+    assert "not a possible number" in str(sums_fault(less, 2, 100.0, sample_weight=0.5))

@@ -136,7 +136,7 @@ def test_products_that_only_pairs_allow_are_refused(
     products, with_target = torch.tensor(gram).double(), torch.tensor(moment).double()
     assert (with_target.square() <= products.diagonal() * (1 + 1e-6)).all()
     fault = sums_fault(products, with_target[:, None], 1, 1.0, 1.0)
-    assert "explain squares of" in str(fault)
+    assert "explain a sum of squares of" in str(fault)
     equal_to_the_first = products[:, :1]
     assert sums_fault(products, equal_to_the_first, 1, 1.0, 1.0) is None
 

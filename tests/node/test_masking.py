@@ -150,7 +150,7 @@ def test_each_node_adds_its_share_of_the_noise(four: Nodes) -> None:
 def test_too_little_noise_is_refused(four: Nodes) -> None:
     four.node(0).begin(four.for_node(0))
     noise = {"v": Noise(1e-6, 1.0, 2)}
-    with pytest.raises(MaskingError, match=r"secure-bits = 24: its share of the noise"):
+    with pytest.raises(MaskingError, match=r"secure-bits = 24: a node's share of the noise"):
         four.node(0).masked(four.for_node(0), sums_of(1.0), noise, bytes(32))
 
 
@@ -196,9 +196,9 @@ def test_nobody_gets_two_vectors_under_the_same_masks(four: Nodes) -> None:
     """Their difference would reveal the difference of two models."""
     four.masked(0, 1.0)
     order = four.for_node(0)
-    with pytest.raises(MaskingError, match="sent its vector of this sum already"):
+    with pytest.raises(MaskingError, match="already sent its vector of this sum"):
         four.node(0).begin(order)
-    with pytest.raises(MaskingError, match="sent its vector of this sum already"):
+    with pytest.raises(MaskingError, match="already sent its vector of this sum"):
         four.node(0).masked(order, sums_of(2.0))
 
 
@@ -226,9 +226,9 @@ def test_shares_are_given_for_one_set_of_survivors(four: Nodes) -> None:
     [
         ([0, 1], "2 of 4 nodes survived, at least 3 must"),
         ([0], "1 of 4 nodes survived"),
-        ([1, 2, 3], "it is not one of them"),
-        ([0, 1, 7], "not nodes of the sum"),
-        ([], "not one of them"),
+        ([1, 2, 3], "does not name this node"),
+        ([0, 1, 7], "names a node outside of the sum"),
+        ([], "does not name this node"),
     ],
 )
 def test_shares_are_not_given_for_too_few_or_for_strangers(
@@ -269,14 +269,11 @@ def test_sites_that_know_each_other_sum_with_nobody_else(tmp_path: Path) -> None
     four = Nodes(tmp_path, signers)
     four.name_keys()
     order = replace(START, step="shares", publics=four.publics)  # the fourth is known to nobody
-    assert (
-        "keys that were not signed by a site in masked-sums.known"
-        in four.node(0).answer(order).fault
-    )
+    assert "keys were not signed by a site in masked-sums.known" in four.node(0).answer(order).fault
     mine = PublicKeys(public_of(new_private()), public_of(new_private()), *four.publics[1][2:])
     swapped = replace(order, publics=[four.publics[0], mine, four.publics[2]])
     refused = four.node(0).answer(swapped)
-    assert "keys with a signature that is not valid for this sum" in refused.fault
+    assert "the signature of a node's keys is not valid for this sum" in refused.fault
     assert refused.sealed == {}
     four.publics = four.publics[:3]
     order = replace(order, publics=four.publics)
@@ -432,7 +429,7 @@ def test_a_signature_is_of_a_survivor_for_this_sum_and_these_nodes(tmp_path: Pat
     nodes = signing_nodes(tmp_path, 4, 0.67)
     nodes.mask_all(4)
     signatures = nodes.signatures([0, 1, 2])
-    assert "is not one of them" in nodes.unmask(0, [0, 1, 2], {**signatures, 3: b""}).fault
+    assert "is not on the list" in nodes.unmask(0, [0, 1, 2], {**signatures, 3: b""}).fault
     for wrong in (signatures[1][::-1], b"", signatures[2]):
         refused = nodes.unmask(0, [0, 1, 2], {**signatures, 1: wrong})
         assert "node 1 of the sum did not sign these survivors" in refused.fault

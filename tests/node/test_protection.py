@@ -260,9 +260,9 @@ class Unbounded(FedAvgLearner):
 @pytest.mark.parametrize(
     ("kind", "arrays", "message"),
     [
-        (SaysNothing, {}, "SaysNothing sends its model, and does not declare how far"),
-        (Unbounded, {"means": np.ones((2, 3), np.float32)}, "Unbounded sends means, and does not"),
-        (FedAvgLearner, {"means": np.ones((2, 3), np.float32)}, "sends means, and does not"),
+        (SaysNothing, {}, "SaysNothing sends its model, but does not declare how far"),
+        (Unbounded, {"means": np.ones((2, 3), np.float32)}, "Unbounded sends means, but does not"),
+        (FedAvgLearner, {"means": np.ones((2, 3), np.float32)}, "sends means, but does not"),
     ],
 )
 def test_what_a_learner_did_not_say_it_sends_does_not_leave(
@@ -297,7 +297,7 @@ def test_a_secret_that_others_can_read_or_that_is_cut_is_none(tmp_path: Path) ->
         own_secret(tmp_path)
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "secret").write_bytes(b"short")
-    with pytest.raises(SettingsError, match="not whole"):
+    with pytest.raises(SettingsError, match="is incomplete"):
         own_secret(tmp_path)
 
 

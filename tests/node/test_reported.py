@@ -146,7 +146,7 @@ def test_a_server_refuses_errors_that_are_no_noise() -> None:
     assert errors.fault({MSE: 1.0 + errors.deviation, of_kept(MSE): -errors.deviation}) is None
     assert "is not reported with noise" in str(errors.fault({Metric("mae"): 1.0}))
     for value in (1e30, -1e30, np.nan):
-        assert "beyond clip and noise" in str(errors.fault({MSE: value}))
+        assert "beyond what clip and noise allow" in str(errors.fault({MSE: value}))
 
 
 def test_a_local_models_errors_do_not_leave_with_noise(tmp_path: Path) -> None:

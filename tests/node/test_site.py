@@ -210,7 +210,7 @@ def test_faults_of_short_keys_are_told_by_their_own_names(
 
 @pytest.mark.parametrize("config", [{"node-name": "a"}, {"partition-id": 0}])
 def test_a_site_without_a_source_reads_nothing_that_the_run_names(config: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match="data-source is not set"):
+    with pytest.raises(SettingsError, match="neither data-source nor data"):
         read_site(config).reads(DataSettings(source="wide-csv", path="/etc/passwd"))
 
 

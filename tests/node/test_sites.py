@@ -354,7 +354,11 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
 @pytest.mark.parametrize(
     ("site", "changes", "message"),
     [
-        (Site(), {}, "simulation only, .*: the clients of a community see each other's values"),
+        (
+            Site(),
+            {},
+            "only in a simulation, .*: the clients of a community see each other's values",
+        ),
         (
             Site(partition_id=0),  # nor does a node with a part of one data set read the run's file
             {"graph.source": "file", "graph.path": "/etc/passwd"},

@@ -173,7 +173,7 @@ def test_a_state_that_does_not_fit_the_learner_is_refused_by_name(tmp_path: Path
     newer, _, _ = visiting()
     wider, _, _ = learner_and_shard("solo", cohort_size=2, **{"model.representation-dim": 32})
     for changed, fault in (
-        (newer, r"has no 'memory/rounds': go on with the version"),
+        (newer, r"has no 'memory/rounds'; continue with the version"),
         (wider, r"is of a model of another size: 'parameters/"),
     ):
         node = WholeNode(changed, shard, ClientStore(tmp_path))

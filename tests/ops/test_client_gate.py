@@ -130,7 +130,7 @@ def test_an_order_is_handed_on_and_written_down(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("[code]\nrun = 'listed'", f"SHA-256 {APP.digest}, which code.digests"),
+        ("[code]\nrun = 'listed'", f"SHA-256 {APP.digest}, which this site's code"),
         ("[limits]\nmessage-mb = 1", "limits.message-mb = 1"),
         ("[limits]\norders-an-hour = 0", "limits.orders-an-hour = 0"),
         ("[code]\nrun = 'listed'\ndigests = ['x']", "code.digests"),
@@ -163,7 +163,7 @@ def test_orders_are_counted(tmp_path: Path) -> None:
     table = "[limits]\norders-an-hour = 2"
     replies = [carried_out(tmp_path, order(), table)[0] for _ in range(3)]
     assert [len(read_record(reply.content, ReplyFields).names) for reply in replies] == [2, 2, 0]
-    assert reason(replies[2]) == "this site carries out limits.orders-an-hour = 2"
+    assert reason(replies[2]) == "this site carries out only limits.orders-an-hour = 2 orders"
 
 
 def test_refused_orders_count_and_flood_no_log(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_refused_orders_count_and_flood_no_log(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     replies = [carried_out(tmp_path, order(), table)[0] for _ in range(2)]
     assert [len(read_record(reply.content, ReplyFields).names) for reply in replies] == [2, 0]
-    assert reason(replies[1]) == "this site carries out limits.orders-an-hour = 11"
+    assert reason(replies[1]) == "this site carries out only limits.orders-an-hour = 11 orders"
     assert [line["event"] for line in audit_of(tmp_path)[10:]] == ["order", "reply", "refused"]
 
 

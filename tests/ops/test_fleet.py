@@ -138,7 +138,7 @@ def test_a_node_whose_clock_is_wrong_is_refused_with_both_times(
     error = FlowerError.from_json(over_http.text)  # as a SuperNode reads it
     assert error is not None
     for message in (grpc_message, error.message):
-        assert message.startswith(f"this node's clock says {time:%Y-%m-%d %H:%M:%S}, the server's ")
+        assert message.startswith(f"this node's clock says {time:%Y-%m-%d %H:%M:%S}, and the ")
         assert f"{datetime.now(UTC):%Y-%m-%d}" in message
 
 

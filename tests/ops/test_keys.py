@@ -169,10 +169,10 @@ def test_nodes_can_be_added_and_the_ca_is_used_again(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "hosts", "nodes", "message"),
     [
-        ({}, HOST, ["pier"], r"server\.pem exists already .* move server.pem and"),
-        ({}, [], ["pier", "harbour"], r"nodes/harbour exists already .* leave out --node harbour"),
-        ({"nodes/harbour": None}, [], ["harbour"], r"harbour\.pub exists already"),
-        ({**NO_SERVER, "ca.key": None}, HOST, [], r"ca\.crt exists, but not its other half"),
+        ({}, HOST, ["pier"], r"server\.pem already exists .* move server.pem and"),
+        ({}, [], ["pier", "harbour"], r"nodes/harbour already exists .* leave out --node harbour"),
+        ({"nodes/harbour": None}, [], ["harbour"], r"harbour\.pub already exists"),
+        ({**NO_SERVER, "ca.key": None}, HOST, [], r"ca\.crt exists, but its other half"),
         ({**NO_SERVER, "ca.key": OTHER_KEY}, HOST, [], r"is not the key of .*ca\.crt"),
         ({**NO_SERVER, "ca.key": b"no key"}, HOST, [], "cannot be read"),
     ],

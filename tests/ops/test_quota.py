@@ -113,7 +113,7 @@ def test_over_http_a_large_reply_is_refused_and_what_is_stored_of_it_withdrawn(
         *[("push-object", b"12345")] * 2,
         ("confirm-message-received", WITHDRAWAL.SerializeToString()),
     ]
-    assert capsys.readouterr().err.startswith("node 7 of run 5: a reply may have 0 MB in all; --l")
+    assert capsys.readouterr().err.startswith("node 7 of run 5: a reply may have 0 MB in all; ")
     site.orders = False
     assert site.ask("pull-messages") == 200
     assert site.ask("push-object", b"1") == 413
@@ -171,7 +171,7 @@ def test_over_grpc_a_large_reply_is_refused_and_what_is_stored_of_it_withdrawn()
     servicer.PushObject(part, context)
     servicer.PushObject(part, context)
     for orders in (False, False):  # refused again, and withdrawn once
-        with pytest.raises(Aborted, match=r"a reply may have 0 MB in all; --largest-reply"):
+        with pytest.raises(Aborted, match=r"0 MB in all; the server's --largest-reply"):
             servicer.PushObject(part, context)
         servicer.PullMessages(SimpleNamespace(node=node, orders=orders), context)
     assert servicer.stored == [REPLY, part, part, WITHDRAWAL]

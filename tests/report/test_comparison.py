@@ -84,7 +84,10 @@ def test_pairs_as_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("errors", "lines"),
     [
-        ((0.5, 8.0, 1.5), ["toy: client 'c1' makes most of the mean MSE of fuels (80%)"]),
+        (
+            (0.5, 8.0, 1.5),
+            ["toy: client 'c1' alone accounts for most of the mean MSE of fuels (80%)"],
+        ),
         ((1.0, 2.0, 1.0), []),  # half is not most
         ((1.0, 9.0), []),  # of two
         ((0.0, 0.0, 0.0), []),
@@ -102,7 +105,7 @@ def test_methods_with_one_heavy_client_share_a_line(tmp_path: Path) -> None:
         alone(tmp_path / "b", (1.0, 6.0, 1.0), mse_median=0.2),
     ]
     assert heavy_clients(grouped(*folders)) == [
-        "toy: client 'c1' makes most of the mean MSE of fuels (80%), solo (75%)"
+        "toy: client 'c1' alone accounts for most of the mean MSE of fuels (80%), solo (75%)"
     ]
 
 

@@ -70,7 +70,7 @@ def test_strangers_names_run_in_no_spreadsheet(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run"))
     (tmp_path / "clients.csv").write_text("mine")
-    with pytest.raises(FedProtoError, match=r"clients\.csv: exists already"):
+    with pytest.raises(FedProtoError, match=r"clients\.csv: already exists"):
         write_csv([run], tmp_path)
     assert (tmp_path / "clients.csv").read_text() == "mine"
     assert not (tmp_path / "rounds.csv").exists()

@@ -195,7 +195,8 @@ def test_without_errors_of_single_clients_totals_are_compared(tmp_path: Path) ->
     assert sentence == (
         "With fuels the mean test MSE over all clients of toy is 0.75, 25.0% lower than that of "
         "solo (1). The errors of single clients were withheld, so whether federated learning "
-        "pays is open: these totals do not show how many clients gain, or whether it is chance."
+        "pays is open: these totals show neither how many clients gain nor whether the difference "
+        "is chance."
     )
 
 

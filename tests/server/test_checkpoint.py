@@ -65,7 +65,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
     digests = json.loads((place / "digests.json").read_text())
     digests["server.json"] = sha256((place / "server.json").read_bytes()).hexdigest()
     (place / "digests.json").write_text(json.dumps(digests))
-    with pytest.raises(SettingsError, match=r"has format 99, .* reads 3; resume the run with"):
+    with pytest.raises(SettingsError, match=r"has format 99, .* reads only 3; resume the run with"):
         newest_checkpoint(tmp_path)
 
 
@@ -124,7 +124,7 @@ GUESSES = {
 @pytest.mark.parametrize(
     ("had", "stopped", "changes", "message"),
     [
-        ({}, "rounds", {}, "this run is finished: all 2 rounds are done; to go on raise rounds"),
+        ({}, "rounds", {}, "this run is finished: all 2 rounds are done; to go on, raise rounds"),
         ({}, "rounds", {"rounds": 1}, "rounds = 1: .*test was planned with 2; rounds can only be"),
         ({"patience": 2}, "rounds", {"rounds": 3, "patience": 1}, "patience = 1: .*test had 2"),
         ({}, "rounds", {"rounds": 3, "patience": 1}, "patience = 1: .*test had 0"),
@@ -133,9 +133,9 @@ GUESSES = {
             {"patience": 1},
             "patience",
             {"patience": 1, "rounds": 9},
-            r"patience = 1 ended it after round 2; .*0: any",
+            r"patience = 1 ended it after round 2; .*0: no limit",
         ),
-        ({}, "rounds", {"rounds": 3}, "has no intact checkpoint"),
+        ({}, "rounds", {"rounds": 3}, "there is no intact checkpoint"),
         (
             MASKED,
             "rounds",
@@ -147,7 +147,7 @@ GUESSES = {
             {"privacy.epsilon": 10.0},
             "rounds",
             {"privacy.epsilon": 10.0, "rounds": 3},
-            r"rounds = 3, was 2: privacy\.epsilon set the noise for this number",
+            r"rounds = 3: privacy\.epsilon set the noise for 2 rounds",
         ),
         (
             {"privacy.noise-multiplier": 5.0, "privacy.max-epsilon": 2.0},

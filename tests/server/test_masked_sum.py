@@ -381,8 +381,8 @@ LEFT_OUT = {
     "array 'vector' has shape (3,)": in_vector(lambda _: np.zeros(3, dtype=np.uint64)),
     "its masked sum includes client": in_training(many_samples),
     "its keys: masked sum refused: I will not\\x1b[2J": in_step("keys", refuse),
-    "it names no keys": in_step("keys", lambda _: MaskingReply()),
-    "its keys: not a public key: of another kind": in_step("keys", of_another_kind),
+    "it sent no keys": in_step("keys", lambda _: MaskingReply()),
+    "its keys: not a public key of the kind": in_step("keys", of_another_kind),
     "its shares are too short or too long": in_step("shares", long_shares),
     "its shares are not one for each other node": in_step("shares", shares_for_some),
 }
@@ -459,7 +459,7 @@ def test_two_nodes_of_one_key_are_both_left_out(tmp_path: Path) -> None:
 
     [line] = read_rounds(run(tmp_path, change, nodes=5, rounds=1))
     reasons = [refusal["reason"] for refusal in line["refused"]]
-    assert reasons[:2] == ["masked sum: its keys are not its own alone"] * 2
+    assert reasons[:2] == ["masked sum: another node sent the same keys"] * 2
     assert line["clients"] == 4  # of eight; each of the two refused nodes has two
 
 
@@ -471,7 +471,7 @@ VALUES, WEIGHT = slice(None, -2), slice(-1, None)  # of the vector, beside the n
     [
         (VALUES, 2**57, "its model has a root mean square of"),
         (VALUES, 2**40, "masked sum of all nodes: its mean model moved by "),
-        (WEIGHT, 10**6, "masked sum of all nodes: the weights of its models are not "),
+        (WEIGHT, 10**6, "masked sum of all nodes: the weights of its models do not add up to the "),
     ],
 )
 def test_a_false_vector_gives_no_model(tmp_path: Path, places: slice, added: int, why: str) -> None:

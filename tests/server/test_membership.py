@@ -168,7 +168,7 @@ def test_a_run_for_some_sites_does_not_ask_others_or_wait_for_them(tmp_path: Pat
     federation.members.await_nodes(grid)
     assert labels(federation) == {"north"}
     assert {message.metadata.dst_node_id for message in grid.sent} == {1000, 1002}
-    assert reasons(federation) == ["nodes.names = 'north': the run is not for 'east'"]
+    assert reasons(federation) == ["nodes.names = 'north' does not name 'east'"]
 
 
 def test_a_named_site_that_does_not_come_is_missing(
@@ -411,7 +411,7 @@ def test_who_came_first_with_a_registered_name_loses_it(tmp_path: Path) -> None:
     assert federation.members.node_id("north") == 1000
     connect(federation, grid, 1000, 1001)
     assert federation.members.node_id("north") == 1001
-    assert "another node's, whose key is registered under it" in reasons(federation)[-1]
+    assert "is another node's registered name" in reasons(federation)[-1]
     later, grid = federation_of(tmp_path, "north", "north", registered={1001: "north"})
     connect(later, grid, 1000)  # and while the true one is away
     assert later.members.clients() == []
@@ -531,8 +531,8 @@ def test_one_node_does_not_take_all_the_room(tmp_path: Path) -> None:
     federation, grid = federation_of(tmp_path, "north", **room)
     connect(federation, grid, 1000)
     assert reasons(federation) == [
-        "with its 2 clients it would have brought 2, more than nodes.maximum-clients-per-node = 0 "
-        "allows: 1"
+        "with its 2 clients it would have declared 2 clients in all; "
+        "nodes.maximum-clients-per-node = 0 allows 1"
     ]
     room["nodes.maximum-clients-per-node"] = 3
     federation, grid = federation_of(tmp_path, "north", **room)
@@ -542,7 +542,7 @@ def test_one_node_does_not_take_all_the_room(tmp_path: Path) -> None:
     grid.rosters[1000] = node_roster("north", "c", "d")  # other names each time it comes
     connect(federation, grid, 1000)
     assert federation.members.clients() == []
-    assert "it would have brought 4" in reasons(federation)[-1]
+    assert "it would have declared 4" in reasons(federation)[-1]
 
 
 @pytest.mark.parametrize("room", [3, 4])

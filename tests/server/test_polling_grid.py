@@ -152,7 +152,7 @@ def store_nonsense(superlink: SuperLink, reply: Message) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (delete_parts, "if it was too large"),
+        (delete_parts, "If the reply was too large"),
         (store_a_record, "its reply is a ConfigRecord, not a message"),
         (store_other_content, "its reply cannot be read"),
         (store_nonsense, "its reply cannot be read"),
@@ -205,7 +205,7 @@ def test_a_node_that_announces_again_has_given_up_its_earlier_reply(
     superlink.announce(second)
     (error,) = grid.pull_messages(orders)
     assert order_of(error) == orders[0]
-    assert error.error.reason == "its reply never came completely: it sent another"
+    assert error.error.reason == "its reply never arrived completely: it sent another"
     superlink.store(second)
     (reply,) = grid.pull_messages(orders)
     assert order_of(reply) == orders[1]

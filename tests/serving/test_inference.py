@@ -254,7 +254,7 @@ def test_days_that_never_had_a_value_get_no_forecast(tmp_path: Path) -> None:
     assert all(np.isnan(limit[6]) for limit in prediction.limits.values())
     assert np.isfinite(second.values).all()
     assert reasons_for_gaps([prediction, second]) == {
-        "closed": "no forecast on Sundays, as none ever had a value",
+        "closed": "no forecast on Sundays, because no value was ever there",
         "open": None,
     }
     extended = np.concatenate([closed.values, prediction.values[:9]])

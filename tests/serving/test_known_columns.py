@@ -105,7 +105,7 @@ def test_what_is_missing_of_the_future_is_named(state: NodeState, series: Client
         assert str(error.value) == f"client 'site-0': column {text}, {until}{HINT}"
     begins_late = changed(series, 0, 0)
     assert np.isfinite(forecast(state, [begins_late], 4)[0][0].values).all()
-    with pytest.raises(DataError, match="client 'site-0': no column 'temperature', which the mod"):
+    with pytest.raises(DataError, match="client 'site-0': no column 'temperature', with which"):
         forecast(state, [replace(series, known=np.empty((0, 0)), columns=())], 1)
 
 
@@ -194,12 +194,12 @@ def test_texts_that_the_training_never_saw_are_a_note(fitted: Forecaster) -> Non
         ),
         (
             FUTURE_ROWS[FUTURE_ROWS["unique_id"] == "c0"].assign(unique_id="x"),
-            "future: the frame of the future is of the clients x, none of which is in ",
+            "future: the frame of the future is for the clients x, but ",
         ),
         (FUTURE_ROWS.drop(columns="sky"), "the frame has no column 'sky'; it has heat"),
         (
             FUTURE_ROWS.assign(heat="warm"),
-            "the frame of the future: no column 'heat', which the models were trained with, but he",
+            "the frame of the future: no column 'heat', with which the models were trained; it has",
         ),
         (
             FUTURE_ROWS.assign(ds=FUTURE_ROWS["ds"].dt.tz_localize("UTC")),

@@ -33,7 +33,7 @@ def test_a_method_is_taken_or_refused_with_the_reason(method: str) -> None:
         return
     with pytest.raises(SettingsError) as caught:
         settings_of(method, **MASKED)
-    start = f"aggregation.secure = true: method = {method!r} {reason}; of task = "
+    start = f"aggregation.secure = true: method = {method!r} {reason}; for task = "
     assert str(caught.value).startswith(start)
     assert " masked sums go with " in str(caught.value)
 
@@ -59,7 +59,7 @@ def test_the_reason_follows_from_the_declaration(release: Sends, reason: str) ->
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"aggregation.rule": "median"}, "looks at each client's model, of which a masked sum sho"),
+        ({"aggregation.rule": "median"}, "client's model, and a masked sum hides these"),
         ({"method": "analytic", "analytic.sharing": "none"}, "method = 'analytic' sends nothing;"),
         (
             {
@@ -67,7 +67,7 @@ def test_the_reason_follows_from_the_declaration(release: Sends, reason: str) ->
                 "method": "analytic",
                 "analytic.sharing": "clustered",
             },
-            "method = 'analytic' averages the clients' sums in groups; of task = ",
+            "method = 'analytic' averages the clients' sums in groups; for task = ",
         ),
         ({"aggregation.secure-share": 0.4}, "secure-share = 0.4: input should be greater than or "),
     ],

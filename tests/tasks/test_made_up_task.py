@@ -152,7 +152,7 @@ def test_data_check_finds_its_checker() -> None:
     )
     result = data_check("--source", f"{MODULE}:own_dice", "--set", "data.period=2")
     command = f"{MODULE}:own_dice --set data.horizon=6 --set data.period=2"
-    assert result == (1, f"2 throws, all shown: False\nonce that is mended: {run}{command}\n")
+    assert result == (1, f"2 throws, all shown: False\nonce the data are mended: {run}{command}\n")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "lone\udc80"])

@@ -83,7 +83,7 @@ def test_processes_at_once_lose_no_release(tmp_path: Path) -> None:
     [
         ({"max_epsilon": 8.0}, PrivacySettings(), None, "privacy.mechanism = 'none'"),
         ({"min_noise": 3.0}, RUN, 2.0, "noise-multiplier = 2: .*min-noise = 3"),
-        ({"min_noise": 2.0, "neighbours": "replace"}, RUN, 2.0, "is 1 by .*'replace'"),
+        ({"min_noise": 2.0, "neighbours": "replace"}, RUN, 2.0, "is 1 with .*'replace'"),
         ({"max_epsilon": 8.0, "unit": "sample"}, RUN, 2.0, "unit = 'client': .*'sample'"),
         ({"max_epsilon": 8.0}, EXACT, 2.0, "metrics = 'exact': .*'noised' at most"),
         ({"metrics": "none"}, PrivacySettings(), None, "metrics = 'auto': .*'none' at most"),

@@ -41,7 +41,7 @@ def test_every_method_is_protected_or_refused_with_the_reason(task: str) -> None
         if name in ABLE[task].split():
             assert plan(task, method=name, **method.small).noise_multiplier == 5.0
             continue
-        why = f"method = '{name}': .*these can be protected: "
+        why = f"method = '{name}': .*these methods can be protected: "
         if name == "kindred":
             why = "set kindred.sharing = 'none', and share the response"
         with pytest.raises(SettingsError, match=why):
@@ -126,7 +126,7 @@ def test_noise_is_made_for_evaluations_too_if_errors_get_some() -> None:
         ({"method": "fcgcn"}, "method = 'fcgcn': its clients see each other's values"),
         ({"privacy.clip": float("inf")}, "privacy.clip = inf"),
         ({"privacy.delta": 0.0}, "privacy.delta = 0.0"),
-        ({**KNOWN}, "usual size is: response.scales states it"),
+        ({**KNOWN}, "usual size is; state it in response.scales"),
         (
             {"method": "analytic", "aggregation.secure": True, "aggregation.weight-limit": 0.0},
             "aggregation.weight-limit = 0: in a masked sum the noise must hide",
@@ -143,5 +143,5 @@ def test_nothing_is_planned_without_a_mechanism() -> None:
 
 
 def test_noised_sums_are_not_judged() -> None:
-    with pytest.raises(SettingsError, match=r"aggregation\.rule = 'median': judges a client's"):
+    with pytest.raises(SettingsError, match=r"'median': this rule judges a client's"):
         plan(method="analytic", **{"aggregation.rule": "median"})

@@ -1,11 +1,11 @@
 """Read image files in a folder per class, in a folder or a zip archive.
 
-The layout is ``[<client>/][stage-N/]train/<class>/<image>``, and ``test`` likewise. N counts from
-1. If no folder is called train or test, it is ``[<client>/]<class>/<image>``, and a fifth of every
-client's images of every class, drawn at random, is the test part.
+The layout is ``[<client>/][stage-N/]train/<class>/<image>``, and the same with ``test``. N counts
+from 1. If no folder is called train or test, the layout is ``[<client>/]<class>/<image>``. Then a
+fifth of each client's images of each class, drawn at random, is the test part.
 
-In an archive there may be one more folder around everything. (So the folder of an archive with a
-single client is not taken as the client's name, unless the archive has that outer folder too.)
+In an archive, an outer folder may surround everything. A single folder at the top is taken for it,
+so the folder of a single client must lie in an outer folder.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from fedproto_app.settings import DataSettings
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
 _FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are too risky for untrusted files
 _GREY = ("1", "L", "LA")  # Pillow's modes
-MOST_PIXELS = 2**26  # 8192 x 8192: decoded, four times as many bytes; a file of 20 kB may hold more
-_WIDE = ("I", "F")  # and those with more than 8 bits a pixel, which it would cut off at 255
+MOST_PIXELS = 2**26  # 8192 x 8192, decoded to four times as many bytes. A 20 kB file may hold more
+_WIDE = ("I", "F")  # Pillow's modes with more than 8 bits, which it would cut off at 255
 _OTHER_IMAGES = (".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2", ".avif", ".heic")
 _STAGE = "stage-[0-9]+"
 _LAYOUT = re.compile(
@@ -52,7 +52,10 @@ _MOST_STAGES = 9999
 
 @dataclass(frozen=True)
 class ImageFile:
-    """An image file and the parts of its path. client, stage (from 0): None if not in the path."""
+    """An image file and the parts of its path.
+
+    client, stage: None if they are not in the path. Stages count from 0.
+    """
 
     name: str
     split: str
@@ -63,7 +66,7 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The first readable image, whose size all images have, and the shape of all.
+    """The first readable image, and the shape that all images must have.
 
     notes: for `ImagePool.notes`.
     """
@@ -76,9 +79,9 @@ class Pattern:
 def load_class_folders(settings: DataSettings) -> ImagePool:
     """Return the images of a folder or zip archive, which are decoded when pixels are requested.
 
-    All images become RGB if the first image of some client or class is, else they are grey. An
-    image of another size than the first is refused when it is decoded, and so is colour among grey
-    images. A damaged image is listed in `LoadedImages.corrupt`.
+    If the first image of any client or class is RGB, all images become RGB, else they are grey. An
+    image is refused when it is decoded if its size differs from that of the first, or if it is in
+    colour among grey images. A damaged image is listed in `LoadedImages.corrupt`.
     """
     path = Path(settings.path)
     with open_tree(path) as tree:
@@ -111,14 +114,14 @@ def _files(tree: FileTree, path: Path) -> list[ImageFile]:
 
 
 def is_undivided(names: Sequence[str]) -> bool:
-    """Return whether all images lie in folders of classes, and none in a folder train or test."""
+    """Return whether all images lie in folders of classes, without a folder train or test."""
     return bool(names) and all(
         _UNDIVIDED.fullmatch(name) and not _RESERVED.fullmatch(name.split("/")[0]) for name in names
     )
 
 
 def _divided(places: Mapping[str, str]) -> list[ImageFile]:
-    """Return images with a train and a test part. places: their paths in the layout, by name."""
+    """Divide images into a train and a test part. places: their paths in the layout, by name."""
     matches = [_UNDIVIDED.fullmatch(inside) for inside in places.values()]
     groups = [match.group("client", "label") for match in matches if match is not None]
     tests = drawn_for_test([(client or "", label) for client, label in groups])
@@ -129,7 +132,7 @@ def _divided(places: Mapping[str, str]) -> list[ImageFile]:
 
 
 def wrapping(names: Sequence[str]) -> int:
-    """Return the length of the prefix that all names share, if it is a folder around the layout."""
+    """Return the length of the prefix that all names share, if it is an outer folder."""
     tops = {name.partition("/")[0] for name in names}
     if len(tops) != 1 or _RESERVED.fullmatch(top := tops.pop()):
         return 0
@@ -165,7 +168,7 @@ def _require_alike(files: Sequence[ImageFile], path: Path) -> None:
 
 
 def _pattern(tree: FileTree, files: Sequence[ImageFile], path: Path) -> Pattern:
-    firsts: dict[str, ImageFile] = {}  # of each client and of each class
+    firsts: dict[str, ImageFile] = {}  # the first image of each client and of each class
     reason, first, size = "", "", (0, 0)
     channels: dict[str, int] = {}  # of the images that were read
     for file in files:
@@ -187,7 +190,7 @@ def _pattern(tree: FileTree, files: Sequence[ImageFile], path: Path) -> Pattern:
     colour = max(channels, key=channels.__getitem__)
     grey = {
         file.client or "": f"grey images such as {file.name} are read as colour, as is {colour}"
-        for file in reversed(firsts.values())  # a client's first image is the one that stays
+        for file in reversed(firsts.values())  # so that a client's first image stays
         if channels[file.name] < channels[colour]
     }
     return Pattern(first, (channels[colour], *size), grey)
@@ -223,7 +226,7 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
                 continue
             if image.shape[1:] != pattern.shape[1:]:
                 raise DataError(
-                    f"{path}: {name} has {_size(image.shape)} pixels, but {pattern.name} "
+                    f"{path}: {name} has {_size(image.shape)} pixels, but {pattern.name} has "
                     f"{_size(pattern.shape)}; scale or crop all images to one size first"
                 )
             if len(image) > pattern.shape[0]:
@@ -233,7 +236,7 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
                         "save all images in one of the two"
                     )
                 image = image[:1]
-            pixels[row] = image  # a grey one in each of the channels
+            pixels[row] = image  # a grey image goes into each channel
     return LoadedImages(pixels, corrupt)
 
 
@@ -242,10 +245,10 @@ def _size(shape: tuple[int, ...]) -> str:
 
 
 def decode(data: bytes) -> NDArray[np.uint8]:
-    """Return the pixels of a JPEG, PNG or BMP file, [channels, height, width], no transparency.
+    """Return the pixels of a JPEG, PNG or BMP file, [channels, height, width].
 
-    There are 3 channels (red, green, blue) or 1 (grey), as in the file. Raises `ValueError` or one
-    of Pillow's errors if the file is damaged.
+    As in the file, there are 3 channels (red, green, blue) or 1 (grey). Transparency is dropped.
+    Raises `ValueError` or one of Pillow's errors if the file is damaged.
     """
     from PIL import Image, UnidentifiedImageError  # needed by tasks on images only
 
@@ -275,7 +278,7 @@ def _fit(candidate: Candidate) -> Fit:
     places = [name.split("/") for name in candidate.files if name.lower().endswith(SUFFIXES)]
     if any("train" in place[:-2] for place in places):
         return Fit.CERTAIN
-    # Images in no folder train may be pictures of the tables beside them.
+    # Without a folder train, images may be pictures that illustrate the tables beside them.
     return Fit.WEAK if any(len(place) > 1 for place in places) else Fit.NONE
 
 

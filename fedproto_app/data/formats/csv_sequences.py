@@ -1,13 +1,13 @@
-"""Read sequences from CSV files: labelled in a folder per class, or recordings cut into windows.
+"""Read sequences from CSV files. A sequence is a file in the folder of its class, or a window of a
+recording.
 
 A file has a header with the dimensions' names, then one row per step. The format is the same as for
-tables (table.py), with numbers only. The time column, named in the settings or a first column with
-a usual name, is left out: rows are steps, at any distance.
+tables (table.py), but all cells are numbers. The time column is left out, because rows are steps at
+any distance. It is named in the settings, or is a first column with a usual name.
 
-The layout of classes is ``[<client>/]<class>/<sequence>.csv``, with clients for all files or for
-none. In an archive there may be one more folder around everything. (So the folder of an archive
-with a single client is not taken as the client's name, unless the archive has that outer folder
-too.)
+With classes, the layout is ``[<client>/]<class>/<sequence>.csv``, with clients for all files or for
+none. In an archive, an outer folder may surround everything. A single folder at the top is taken
+for it, so the folder of a single client must lie in an outer folder.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Matrix = NDArray[np.float64]
 def load_sequence_folder(settings: DataSettings) -> SequencePool:
     """Return the sequences of a folder or zip archive, in the order of the files' names.
 
-    Classes are in ascending order. The dimensions are the chosen columns, by default all columns,
-    and are the same in all files.
+    Classes are in ascending order. The dimensions are the chosen columns, by default all. They must
+    be the same in all files.
     """
     path = Path(settings.path)
     with open_tree(path) as tree:
@@ -57,7 +57,7 @@ def load_sequence_folder(settings: DataSettings) -> SequencePool:
 
 
 def _places(names: list[str], path: Path) -> list[list[str]]:
-    """Return the parts of every file's name, 2 or 3, the same number for all."""
+    """Return the parts of every file's name. All names have 2 parts, or all have 3."""
     places = [name.split("/") for name in names]
     if not path.is_dir() and min(map(len, places)) > 2 and len({place[0] for place in places}) == 1:
         places = [place[1:] for place in places]
@@ -75,7 +75,7 @@ def load_recordings(settings: DataSettings) -> SequencePool:
 
     A window has ``data.sequences.window`` steps and begins ``data.sequences.stride`` steps after
     the previous window. Its target is the column ``data.sequences.target`` at its last step. That
-    column is not an input. Windows are in the order of the clients' names and of time. Only the
+    column is not an input. Windows are in the order of the clients' names, then of time. Only the
     first ``data.max-steps`` steps of each recording are read. A client whose recording is shorter
     than a window has no sequence, but is in the pool's groups, with "" as its group.
     """
@@ -116,7 +116,7 @@ def load_recordings(settings: DataSettings) -> SequencePool:
 
 
 def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], dict[str, Matrix]]:
-    """Return the columns, and the values [T, columns] of each client in the order of the names."""
+    """Return the columns, and each client's values [T, columns], in the order of clients' names."""
     choice, target = settings.choice, settings.sequences.target
     if choice.columns and target not in ("", *choice.columns):
         choice = replace(choice, columns=(*choice.columns, target))
@@ -137,7 +137,7 @@ def _read(path: Path, settings: DataSettings) -> tuple[tuple[str, ...], dict[str
 
 
 def _csv_names(tree: FileTree, path: Path, layout: str) -> list[str]:
-    """Return the names of the CSV files in a tree, one or more."""
+    """Return the names of the CSV files in a tree. There must be at least one."""
     names = [name for name in tree.names() if SUFFIX.search(name)]
     if not names:
         raise DataError(f"{path}: no file {layout}")
@@ -147,7 +147,7 @@ def _csv_names(tree: FileTree, path: Path, layout: str) -> list[str]:
 def _steps_of(
     tree: FileTree, names: list[str], path: Path, settings: DataSettings, choice: Choice
 ) -> Iterator[tuple[tuple[str, ...], Matrix]]:
-    """Yield the columns [d], the same for all, and the steps [T, d] of these files of a tree."""
+    """Yield for each of these files its columns [d], the same in all, and its steps [T, d]."""
     first_columns: tuple[str, ...] = ()
     for name in names:
         try:
@@ -172,7 +172,7 @@ def parse_steps(
     """Return the names of the dimensions [d] and the values [T, d], all finite, T ≥ 1.
 
     source: a file or its content. where: the file's name in messages. choice: the columns to read,
-    in this order, by default as in the settings. Raises `DataError` naming the line and the column.
+    in this order, by default as in the settings. A `DataError` names the line and the column.
     """
     file = CsvFile(source, where, settings)
     columns = _steps_columns(file.head, choice or settings.choice)
@@ -189,7 +189,7 @@ def _steps_columns(head: Head, choice: Choice) -> Columns:
     """Return the columns of the dimensions."""
     times = [head.place(name, "time-column") for name in choice.time_columns]
     if not times and head.times is not None and head.names[head.times]:
-        times = [head.times]  # rows are steps, so a column without a name is not taken for times
+        times = [head.times]  # so that a column without a name is not taken for times
     places = [place for place in range(len(head.names)) if place not in times]
     if choice.columns:
         available = [head.names[place] for place in places]
@@ -202,7 +202,7 @@ def _steps_columns(head: Head, choice: Choice) -> Columns:
 
 
 def _fit(candidate: Candidate) -> Fit:
-    """CSV files, all of them in folders, and no image."""
+    """Return a strong fit if all CSV files are in folders and there is no image."""
     if not (candidate.is_folder or candidate.name.endswith(".zip")):
         return Fit.NONE
     files = [name for name in candidate.files if SUFFIX.search(name)]
@@ -220,7 +220,7 @@ _source = partial(
 FORMAT = Format(
     (
         _source("sequence-folder", load=load_sequence_folder),
-        _source(  # never recognised, as its files look like series
+        _source(  # never recognised, because its files look like series
             "recordings",
             load=load_recordings,
         ),

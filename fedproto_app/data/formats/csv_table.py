@@ -1,10 +1,10 @@
-"""Read a table from a text file: CSV and alike, plain or gzipped, in UTF-8 (a byte order mark is
-accepted), with one line per row and the same number of cells in each.
+"""Read a table from a text file: CSV or a similar format, plain or gzipped, in UTF-8.
 
+A byte order mark is accepted. There is one line per row, with the same number of cells in each.
 Cells are separated by commas, semicolons, tabs or vertical bars, as set or as the first lines show.
 Missing values are empty, ``NA``, ``NaN`` or ``null``. The file is read in blocks, which are checked
-before pandas reads them: pandas alone would fill short lines and cut long ones without a word, and
-it bounds neither the length of a line nor the memory.
+before pandas reads them. Pandas alone would silently fill short lines and cut long ones, and it
+limits neither the length of a line nor the memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 SUFFIX = re.compile(r"\.[ct]sv(\.gz)?$", re.IGNORECASE)
-LONGEST_LINE = 1 << 24  # bytes; a line is held as text and as cells
+LONGEST_LINE = 1 << 24  # bytes; a line is held in memory as text and as cells
 _PIECE = 1 << 23  # bytes that are read and parsed at once
 _MARKS = {  # first bytes of files that are not text
     b"\xff\xfe": "UTF-16 text; save it as UTF-8",
@@ -54,7 +54,7 @@ _MARKS = {  # first bytes of files that are not text
 }
 _IF_TITLES = "; if the names of the columns stand further down, set data.header to their line"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_RULE = re.compile(rb"^[-|+]*-{3}[-|+]*\r?\n", re.MULTILINE)  # a line of dashes, as SAP draws it
+_RULE = re.compile(rb"^[-|+]*-{3}[-|+]*\r?\n", re.MULTILINE)  # a line of dashes, as in SAP's lists
 _BARS = re.compile(rb"^\|(.*)\|\r?$", re.MULTILINE)
 _LINE_END = ord("\n")
 
@@ -62,7 +62,7 @@ _LINE_END = ord("\n")
 class CsvFile(TableFile):
     """A table in a file, or in its content. Errors name the column and the line.
 
-    where: the file's name in messages. Raises `DataError` if it is no such table.
+    where: the file's name in messages. Raises `DataError` if the file holds no such table.
     """
 
     row = "line"
@@ -86,7 +86,7 @@ class CsvFile(TableFile):
         except csv.Error as error:
             raise _no_csv(where, error) from None
         self.first = 1 + self.head.rows
-        # The first blocks are read once: their lines come again with the others.
+        # The first blocks are read only once: their lines are yielded again with the others.
         self._unread: Iterator[bytes] | None = chain(beginning, self._text)
 
     def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> Iterator[DataFrame]:
@@ -95,13 +95,13 @@ class CsvFile(TableFile):
         text = self._unread or _without_blank_end(_blocks(self._source, self._where))
         self._unread = None
         text = _without_first(text, self.head.rows)
-        # With the delimiter as its decimal sign, pandas would cut cells: texts are safe.
+        # If the delimiter were also the decimal sign, pandas would cut cells. Texts are safe.
         in_texts = style == "texts" or (style == "comma" and self.delimiter == ",")
         kinds: dict[int, Any] = dict.fromkeys(columns.read if in_texts else (), "str")
         empty_end = [self.head.index] if self.head.index == len(self.head.names) - 1 else []
         used = [*columns.read, *empty_end]
-        # "NA" may be a country's code. pandas takes places for names, its stubs do not. It looks a
-        # list of missing values up once, but a dictionary for each column.
+        # "NA" may be a country's code. pandas looks a list of missing values up once, but a
+        # dictionary for each column. It accepts places as keys, which its type stubs do not.
         names = [*columns.parts(columns.clients), *empty_end]
         missing: Any = {p: [""] if p in names else MISSING for p in used} if names else MISSING
         first = 0
@@ -121,14 +121,14 @@ class CsvFile(TableFile):
                         index_col=False,
                         keep_default_na=False,
                         skip_blank_lines=False,  # in one column such a line is a missing value
-                        # Blanks before a cell matter only to quotation marks and take pandas long.
+                        # Blanks before a cell matter only to quotation marks, and slow pandas.
                         skipinitialspace=b'"' in block,
                         encoding="utf-8",
                         low_memory=False,
                     )
 
                 frame = parsed()
-                # pandas is quickest if it sees for itself that cells are texts. It takes 007 for a
+                # pandas is quickest if it detects itself that cells are texts. It takes 007 for a
                 # number, so a column of texts whose cells may all be numbers is parsed again.
                 numbers = [place for place in columns.texts if frame[place].dtype.kind != "O"]
                 if numbers:
@@ -153,7 +153,7 @@ def _no_csv(where: str, error: Exception) -> DataError:
 
 
 def _without_first(blocks: Iterator[bytes], lines: int) -> Iterator[bytes]:
-    """Yield these blocks of whole lines without the first lines."""
+    """Yield these blocks of whole lines without the first `lines` lines."""
     for block in blocks:
         while lines and block:
             block, lines = block[block.index(b"\n") + 1 :], lines - 1
@@ -164,11 +164,11 @@ def _without_first(blocks: Iterator[bytes], lines: int) -> Iterator[bytes]:
 def _checked(
     blocks: Iterator[bytes], head: Head, delimiter: str, columns: Columns
 ) -> Iterator[bytes]:
-    """Yield these blocks of whole lines once all of their rows have as many cells as the header.
+    """Yield each of these blocks of whole lines after checking that its rows fit the header.
 
-    Raises `DataError` for another row, and for more rows of these columns than fit into memory.
-    From the first quotation mark on rows are cut by `csv`, as a quoted cell may hold delimiters and
-    ends of lines.
+    Raises `DataError` if a row has another number of cells than the header, or if there are more
+    rows of these columns than fit into memory. From the first quotation mark on, the `csv` module
+    cuts the rows, because a quoted cell may hold delimiters and ends of lines.
     """
     rows, size, width, where = head.rows, 0, len(head.names), head.where
 
@@ -193,7 +193,7 @@ def _checked(
         yield block
     else:
         return
-    unread, end = list[bytes](), 0  # blocks whose rows are not all read yet, and their last line
+    unread, end = list[bytes](), 0  # blocks with unread rows, and their last line
 
     def lines() -> Iterator[str]:
         nonlocal end
@@ -233,8 +233,8 @@ def _without_blank_end(blocks: Iterator[bytes]) -> Iterator[bytes]:
 def _blocks(source: Path | bytes, where: str) -> Iterator[bytes]:
     """Yield the text of a file in blocks of whole lines, each ended by a line feed.
 
-    A list that SAP printed comes without its lines of dashes and the bars around each line. Raises
-    `DataError` for a file that is no UTF-8 text, too large, or has too long a line.
+    From a list that SAP printed, the lines of dashes and the bars around each line are removed.
+    Raises `DataError` if the file is no UTF-8 text, is too large, or has a line that is too long.
     """
     size, is_list = 0, False
     with open_unpacked(source, where) as stream:
@@ -266,7 +266,7 @@ def _require_no_mark(content: bytes, where: str) -> None:
 
 
 def _require_text(content: bytes, offset: int, where: str) -> None:
-    """Raise `DataError` if this part of a file, from the offset on, is not UTF-8 text."""
+    """Raise `DataError` if this part of a file, which begins at the offset, is not UTF-8 text."""
     try:
         content.isascii() or content.decode()
     except UnicodeDecodeError as error:
@@ -284,7 +284,7 @@ def _require_text(content: bytes, offset: int, where: str) -> None:
 
 
 def text_lines(source: Path | bytes, where: str) -> Iterator[str]:
-    """Yield the lines of a file, gzipped or not, or of its content, without their ends.
+    """Yield the lines of a file, gzipped or not, or of its content, without line ends.
 
     where: the file's name in messages. Raises `DataError` as for a table.
     """
@@ -294,7 +294,7 @@ def text_lines(source: Path | bytes, where: str) -> Iterator[str]:
 
 
 def _first_lines(text: bytes, where: str) -> list[str]:
-    """Return the first lines, to recognise the file's form. Raises `DataError` if it is empty."""
+    """Return the first lines, which show the file's form. Raises `DataError` if it is empty."""
     first = text.split(b"\n", LOOKED_AT)[:-1]
     lines = [line.decode().removesuffix("\r") for line in first]
     while lines and not lines[-1]:
@@ -306,7 +306,7 @@ def _first_lines(text: bytes, where: str) -> list[str]:
 
 
 def _ends_of(path: Path) -> tuple[list[str], list[str], int]:
-    """Return the first lines, as many last ones without these, and the number of all lines."""
+    """Return the first lines, as many last lines without overlap, and the number of all lines."""
     first, count, newest = b"", 0, [b"", b""]
     for block in _blocks(path, str(path)):
         if count < LOOKED_AT:
@@ -328,8 +328,8 @@ def cells(line: str, delimiter: str) -> list[str]:
 def delimiter_of(lines: list[str], where: str, decimal: Decimal = "auto") -> str:
     """Return the delimiter that cuts all of these lines into the same number of cells.
 
-    Raises `DataError` if several do. If none does, return the most frequent delimiter of the first
-    line, so that a later check names the line with too few or too many cells.
+    Raises `DataError` if several do. If none does, return the most frequent delimiter in the first
+    line. A later check then names the line with too few or too many cells.
     """
     fitting = {sign for sign in DELIMITERS.values() if _cuts_evenly(lines, sign)}
     if decimal == "comma" and len(fitting) > 1:
@@ -346,14 +346,14 @@ def delimiter_of(lines: list[str], where: str, decimal: Decimal = "auto") -> str
             f"{where}: cells seem to be separated by blanks; write the table with commas, in R "
             "with write.csv"
         )
-    # Titles above a table have other cells than its last lines.
+    # There may be titles above a table, but not in its last lines.
     of_last = [sign for sign in DELIMITERS.values() if _cuts_evenly(lines[len(lines) // 2 :], sign)]
     likely = of_last if len(of_last) == 1 else DELIMITERS.values()
     return next(iter(fitting), max(likely, key=lines[0].count))
 
 
 def _cuts_evenly(lines: list[str], sign: str) -> bool:
-    """Return whether the sign cuts each line into the same number of cells, two or more."""
+    """Return whether the sign cuts each line into the same number of cells, at least two."""
     try:
         widths = {len(cells(line, sign)) for line in lines}
     except csv.Error:  # a cell without end
@@ -362,7 +362,7 @@ def _cuts_evenly(lines: list[str], sign: str) -> bool:
 
 
 def _sample(path: Path, answers: DataSettings) -> Sample:
-    """Return the ends of the table, and the delimiter if the file does not show it for certain."""
+    """Return the first and last rows, and the delimiter if the file does not clearly show it."""
     lines, further, count = _ends_of(path)
     settings: Changes = {}
     try:

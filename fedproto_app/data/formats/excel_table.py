@@ -1,7 +1,7 @@
 """Read a table from a sheet of an Excel file with openpyxl (the extra ``excel``).
 
-openpyxl reads a sheet row by row. (calamine, which is faster, reserves memory for every cell
-between the first and the last, so that a sheet with two distant cells ends the process.)
+openpyxl reads a sheet row by row. The faster calamine reserves memory for every cell between the
+first and the last, so a sheet with two distant cells would end the process.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 EXCEL_SUFFIX = re.compile(r"\.xls[xm]$", re.IGNORECASE)
-_CELL_BYTES = 64  # of a value in a row, and of the row's share
+_CELL_BYTES = 64  # memory for a value in a row, and its share of the row's own memory
 _SAMPLED = 10_000  # rows that are read to recognise the form of a table
 _UNCHECKED = 1 << 16  # cells that are read before the next look at the memory
-_SHARED_TEXTS = 4  # times the size of their XML: what they take as Python's texts
-_MOST_ROWS = 1 << 20  # of a sheet, in Excel; a row's number may be anything
+_SHARED_TEXTS = 4  # as Python's texts, shared texts take this many times the size of their XML
+_MOST_ROWS = 1 << 20  # Excel's limit; a damaged file may give a row any number
 
 Row = list[object]
 
 
 class ExcelFile(TableFile):
-    """The sheet that is set, or the first that is not empty. Errors name the column and row."""
+    """The sheet that is set, or the first sheet with values. Errors name the column and the row."""
 
     def __init__(self, path: Path, settings: DataSettings) -> None:
         self._rows, first, notes = _sheet(path, settings.sheet)
@@ -86,8 +86,8 @@ def _sheet(
 ) -> tuple[list[Row], int, tuple[str, ...]]:
     """Return the rows of a sheet, the number of the first of them, and notes.
 
-    name: of the sheet. "" means the first with a row of values, else the first that is not empty.
-    limit: the number of rows to read, by default all.
+    name: the sheet's name. "" stands for the first sheet with a row of values, or if there is none,
+    the first that is not empty. limit: the number of rows to read, by default all.
 
     Empty rows and columns around the table are left out.
     """
@@ -123,7 +123,7 @@ def _has_values(rows: list[Row]) -> bool:
 
 
 def _rows(sheet: ReadOnlyWorksheet, path: Path, limit: int | None) -> tuple[list[Row], int]:
-    sheet.reset_dimensions()  # what a file says of its size may be wrong
+    sheet.reset_dimensions()  # the size that a file declares may be wrong
     rows: list[Row] = []
     first, cells, width, checked = 0, 0, 0, 0
     for number, values in enumerate(sheet.iter_rows(values_only=True), start=1):
@@ -139,7 +139,7 @@ def _rows(sheet: ReadOnlyWorksheet, path: Path, limit: int | None) -> tuple[list
             first = number
         rows.append(row)
         cells, width = cells + len(row) + 1, max(width, len(row))
-        if cells > checked:  # not at each row, as it asks the system
+        if cells > checked:  # not at each row, because it makes a system call
             require_room(_CELL_BYTES * cells, path)
             checked = cells + _UNCHECKED
         if limit is not None and len(rows) == limit:
@@ -160,7 +160,7 @@ def _is_empty(cell: object) -> bool:
 
 
 def _text(cell: object) -> str:
-    """Return a cell as a text file would have it."""
+    """Return a cell as it would be written in a text file."""
     if cell is None:
         return ""
     if isinstance(cell, date):
@@ -176,7 +176,7 @@ def _texts(cells: Row) -> Series:
 
 
 def _numbers_or_texts(cells: Row) -> Series:
-    """Return a column of numbers, NaN where missing, and of texts where a cell holds another."""
+    """Return a column of numbers, NaN where missing. A cell that is no number stays a text."""
     import pandas as pd
 
     texts = [_text(cell) for cell in cells]
@@ -189,7 +189,7 @@ def _numbers_or_texts(cells: Row) -> Series:
 
 
 def _times(cells: Row) -> Series:
-    """Return a column of times, of numbers that count them, or of texts."""
+    """Return a column of times, of counts such as days, or of texts."""
     import pandas as pd
 
     if all(isinstance(cell, datetime) for cell in cells):
@@ -200,7 +200,7 @@ def _times(cells: Row) -> Series:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Workbook]:
-    """Open the file after a check of its unpacked size. Faults become `DataError`."""
+    """Open the file after a check of its unpacked size. Any fault becomes a `DataError`."""
     try:
         from openpyxl import load_workbook
     except ImportError:
@@ -213,7 +213,7 @@ def _opened(path: Path) -> Iterator[Workbook]:
             texts = [member for member in archive.infolist() if "sharedStrings" in member.filename]
             require_room(sum(member.file_size for member in archive.infolist()), path)
             require_room(_SHARED_TEXTS * sum(member.file_size for member in texts), path)
-        with path.open("rb") as file:  # openpyxl leaves a file open that it cannot read
+        with path.open("rb") as file:  # if openpyxl cannot read a file, it leaves it open
             book = load_workbook(file, read_only=True, data_only=True, keep_links=False)
             yield book
     except DataError:

@@ -1,10 +1,10 @@
 """Read series from HDF5 files like METR-LA and PEMS-BAY.
 
-A file holds one pandas DataFrame in "fixed" format. It is read with h5py from its arrays (``axis0``
-column names, ``axis1`` row labels, ``block*_items`` and ``block*_values``), not with pandas, whose
-reader unpickles whatever a file calls an object. In METR-LA a 0 often stands for a missing value.
-It stays 0 here. A node reads only the named file: links, virtual data sets and external storage
-are refused.
+A file holds one pandas DataFrame in "fixed" format. It is not read with pandas, whose reader
+unpickles whatever a file calls an object. Instead, h5py reads its arrays: the column names
+``axis0``, the row labels ``axis1``, ``block*_items`` and ``block*_values``. In METR-LA, a 0 often
+stands for a missing value. It stays 0 here. A node reads only the named file. Links, virtual data
+sets and external storage are refused.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def load_hdf5(settings: DataSettings) -> Iterator[ClientSeries]:
             values = _values(frame, names, path)
             rows = _array(frame, "axis1", 1, path)
             times, utc = _times(rows, path), "tz" in rows.attrs
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's and numpy's
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:  # h5py's, numpy's
         raise DataError(f"{path}: not a readable HDF5 DataFrame: {error}") from None
     rows = FileRows(None if times is None else Stamps(times, utc), values, path, names)
     yield from series_of([rows], settings, ColumnNames(times="time"))
 
 
 def _the_frame(file: File, path: Path) -> Group:
-    """Return the only group of the file with a DataFrame. Links are not followed."""
+    """Return the only group in the file that holds a DataFrame. Links are not followed."""
     import h5py
 
     frame_keys: list[str] = []
@@ -70,13 +70,13 @@ def _the_frame(file: File, path: Path) -> Group:
             'to_hdf(..., format="fixed")'
         )
     axes = [_array(frame, axis, 1, path) for axis in ("axis0", "axis1")]
-    if any("shape" in axis.attrs for axis in axes):  # pandas' sign of no items
+    if any("shape" in axis.attrs for axis in axes):  # pandas' sign for an empty axis
         raise DataError(f"{path}: the DataFrame {frame_keys[0]!r} is empty")
     return frame
 
 
 def _names(axis: Dataset, path: Path) -> list[str]:
-    """Return the labels of an axis, bytes or integers in the file, as text."""
+    """Return the labels of an axis as texts. In the file they are bytes or integers."""
     labels = axis[()].tolist()
     names = [label.decode() if isinstance(label, bytes) else str(label) for label in labels]
     if len(set(names)) < len(names):
@@ -104,11 +104,11 @@ def _values(frame: Group, names: list[str], path: Path) -> Matrix:
 
 
 def _times(axis: Dataset, path: Path) -> Times | None:
-    """Return the times [T] (``datetime64`` in ns or another unit), None if rows are numbered."""
+    """Return the times [T] as ``datetime64`` in any unit, or None if rows are numbered."""
     kind = _attribute(axis, "kind")
     if kind == "integer":
         return None
-    stamp = re.search(r"datetime64(?:\[(\w+)\])?", kind)  # in old files amid other bytes
+    stamp = re.search(r"datetime64(?:\[(\w+)\])?", kind)  # old files have other bytes around it
     if stamp is None:
         raise DataError(f"{path}: rows are labelled by {kind!r}, expected times or integers")
     unit = stamp[1] or "ns"
@@ -117,7 +117,7 @@ def _times(axis: Dataset, path: Path) -> Times | None:
 
 
 def _array(frame: Group, key: str, dimensions: int, path: Path) -> Dataset:
-    """Return a data set of the frame, and refuse other files' data and pickled objects."""
+    """Return a data set of the frame. Refuse pickled objects, and data in another file."""
     import h5py
 
     where = f"{path}: {frame.name}/{key}"

@@ -36,8 +36,8 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
     client_train, client_test: [n] texts or integers, optional: the client of each image.
     stage_train, stage_test: [n] integers from 0, optional: the stage of each image.
 
-    Or x, y and client alike, without stages: a fifth of every client's images of every class, drawn
-    at random, is then the test part.
+    Instead, an archive may hold x, y and client in the same forms, without stages. Then a fifth of
+    every client's images of every class, drawn at random, is the test part.
     """
     path = Path(settings.path)
     with open_archive(path) as archive:
@@ -83,7 +83,7 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
 
 @dataclass(frozen=True)
 class Layout:
-    """The number of images in an array, their shape (channels, height, width), the channel axis."""
+    """An array: its number of images, their shape (channels, height, width), its channel axis."""
 
     images: int
     image: tuple[int, int, int]
@@ -98,7 +98,7 @@ class _Pixels:
         self._pixels: NDArray[np.uint8] | None = None
 
     def load(self, positions: Positions) -> LoadedImages:
-        if self._pixels is None:  # two threads may both read it, to the same result
+        if self._pixels is None:  # if two threads both read it, the result is the same
             self._pixels = self._read()
         return LoadedImages(self._pixels[positions], {})
 
@@ -138,7 +138,7 @@ def _layout(archive: Archive, name: str) -> Layout:
 def _labels(
     archive: Archive, names: Sequence[str], settings: DataSettings
 ) -> tuple[tuple[str, ...], list[NDArray[np.int64]]]:
-    """Return the classes, and the labels in each of these arrays. The first is for training."""
+    """Return the classes, and the labels in each of these arrays. The first one is for training."""
     path, values = archive.path, {name: archive.column(name, "iuU") for name in names}
     first, *further = values.values()
     for name, array in values.items():
@@ -173,7 +173,10 @@ def _stages(archive: Archive, name: str, images: int) -> NDArray[np.int64] | Non
 
 
 def _fit(candidate: Candidate) -> Fit:
-    """Grey images [n, H, W] may be sequences, which that format recognises by their shape."""
+    """Return how well the path fits. Grey images [n, H, W] may also be sequences.
+
+    The format of sequences recognises those by their shape.
+    """
     return Fit.WEAK if "x_train" in candidate.arrays or _is_undivided(candidate) else Fit.NONE
 
 

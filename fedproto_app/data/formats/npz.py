@@ -22,9 +22,9 @@ from fedproto_app.settings import DataSettings
 def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
     """Yield the clients of an archive.
 
-    The archive has ``values`` [T, N] with optional ``names`` [N], or 1-D arrays of any lengths,
-    each named after a client, whose series all begin at position 0, or it was written by
-    `save_series`.
+    There are three forms of archive: it holds ``values`` [T, N] and optionally ``names`` [N], it
+    holds for each client a 1-D array named after the client, or `save_series` wrote it. The
+    1-D arrays may differ in length, and all begin at position 0.
     """
     path = Path(settings.path)
     with open_archive(path) as archive:
@@ -52,11 +52,12 @@ def load_npz(settings: DataSettings) -> Iterator[ClientSeries]:
 
 
 def save_series(clients: Sequence[ClientSeries], path: Path) -> None:
-    """Write series that `load_npz` reads, for this user alone.
+    """Write series into a file that `load_npz` reads, and that only this user may read.
 
-    values: [sum of lengths]. known: [sum of rows, k], the columns known in advance. series: [N], a
-    JSON list for each client: its name, start, length, rows of known columns, and the numbers of
-    its clock or null. columns: [k], the names of the known columns, the same for all clients.
+    These are the arrays. values: [sum of lengths]. known: [sum of rows, k], the columns known in
+    advance. series: [N], a JSON list for each client: its name, start, length, number of rows of
+    known columns, and the numbers of its clock or null. columns: [k], the names of the known
+    columns, the same for all clients.
     """
     about = [
         [c.name, c.start, len(c.values), len(c.known), c.clock.numbers() if c.clock else None]

@@ -31,7 +31,7 @@ PARQUET_SUFFIX = re.compile(r"\.(parquet|pq)$", re.IGNORECASE)
 
 
 class ParquetFile(TableFile):
-    """A file, after a check of the sizes that it declares."""
+    """A Parquet file. The sizes that it declares are checked first."""
 
     def __init__(self, path: Path, _: DataSettings) -> None:
         self._path = path
@@ -45,8 +45,8 @@ class ParquetFile(TableFile):
     def blocks(self, columns: Columns, style: Style | Literal["texts"]) -> Iterator[DataFrame]:
         """Yield the columns by place, in blocks of rows. Cells have types, whatever the style.
 
-        A text that repeats is stored once, so a small file may hold texts of any size. Texts are
-        therefore read as a dictionary, whose longest text is checked before they are written out.
+        The file stores a repeated text only once, so a small file may expand to any size. Texts are
+        therefore read as a dictionary. Its longest text is checked before the texts are expanded.
         """
         from pyarrow import compute, types
 
@@ -75,7 +75,7 @@ class ParquetFile(TableFile):
 
         if not self._count:
             raise DataError(f"{self._path}: no row in it")
-        if style == "texts":  # the rows are looked at and not kept
+        if style == "texts":  # these rows are not kept
             return
         for place in columns.read:
             name, kind = self._schema.names[place], self._schema.types[place]
@@ -91,7 +91,7 @@ class ParquetFile(TableFile):
 def _opened(path: Path, dictionaries: Sequence[str] = ()) -> Iterator[parquet.ParquetFile]:
     """Open the file. A pyarrow error becomes a `DataError` of one line.
 
-    dictionaries: names of columns that are read as dictionaries.
+    dictionaries: the names of columns to be read as dictionaries.
     """
     try:
         import pyarrow

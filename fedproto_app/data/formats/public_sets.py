@@ -1,8 +1,8 @@
 """Read public sets of images: CIFAR, and scikit-learn's digits, which need no download.
 
 CIFAR-10 and CIFAR-100 are read in their binary versions (cs.toronto.edu/~kriz/cifar.html). A record
-is a label byte (CIFAR-10) or a coarse and a fine label byte (CIFAR-100), then 3 × 32 × 32 bytes,
-channels first. The versions for Python and Matlab are pickles and are not read.
+begins with a label byte (CIFAR-10) or with a coarse and a fine label byte (CIFAR-100). Then follow
+3 × 32 × 32 bytes, channels first. The versions for Python and Matlab are not read.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from fedproto_app.data.format import Candidate, Fit, Format, Source
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.settings import DataSettings
 
-SHAPE = (3, 32, 32)  # of CIFAR
+SHAPE = (3, 32, 32)  # of a CIFAR image
 _PIXELS = 3 * 32 * 32
-_WHITE = 16  # the brightest pixel of the digits, becomes 255
-_TEST_SHARE = 10  # of the digits: the last tenth of every class, rounded down, is for testing
+_WHITE = 16  # the brightest pixel of the digits, which becomes 255
+_TEST_SHARE = 10  # the last tenth of each class of digits, rounded down, is for testing
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The files of a data set. label_bytes: bytes before the pixels, whose last is the label."""
+    """The files of a data set. label_bytes: the number of bytes before the pixels.
+
+    The last of them is the label.
+    """
 
     class_names: str
     train: tuple[str, ...]
@@ -52,7 +55,7 @@ LAYOUTS = {
 
 
 def load_cifar(settings: DataSettings) -> ImagePool:
-    """Return the images of a folder with one of the data sets. Files are mapped, not read."""
+    """Return the images in a folder that holds one of the data sets. Files are memory-mapped."""
     folder = Path(settings.path)
     layout = _layout(folder)
     for file in layout.files:
@@ -68,7 +71,7 @@ def load_cifar(settings: DataSettings) -> ImagePool:
 
 
 def _layout(folder: Path) -> Layout:
-    """Return the layout that at least one file of the folder belongs to."""
+    """Return the layout to which at least one file in the folder belongs."""
     layouts = [
         name
         for name, layout in LAYOUTS.items()
@@ -133,8 +136,8 @@ def _records(path: Path, length: int) -> NDArray[np.uint8]:
 def load_digits(settings: DataSettings) -> ImagePool:
     """Return 1797 handwritten digits "0" … "9" of 8 × 8 pixels in one channel, 0 … 255.
 
-    The data set has no split. The last tenth of each class, in the set's order, is the test split,
-    so the split is the same for every seed.
+    The data set has no split. The last tenth of each class, in the set's order, becomes the test
+    split, which is thus the same for every seed.
     """
     from sklearn.datasets import load_digits as load_set  # slow to import, and seldom used
 

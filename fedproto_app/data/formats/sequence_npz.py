@@ -5,12 +5,13 @@ Sequences of any lengths are stored one after the other:
 - points: [P, d] numbers. offsets: [n + 1] integers. Sequence i is points[offsets[i] :
   offsets[i + 1]].
 - label: [n]. subject or client: [n] texts or integers, optional, the client of each sequence.
-- group: [n] texts or integers, optional, the true group of that client. flagged is not read.
+- group: [n] texts or integers, optional, the true group of that client. flagged: not read.
 
-Sequences of equal length are x [n, T, d] and y [n], with client and group as above, or x_train,
-y_train, x_test and y_test, with client_train and client_test, group_train and group_test.
+Sequences of equal length are stored as x [n, T, d] and y [n], with client and group as above. Or
+they are x_train, y_train, x_test and y_test, with client_train and client_test, group_train and
+group_test.
 
-Integers or texts as labels are classes, in ascending order. Real numbers are targets.
+If labels are integers or texts, each is a class, in ascending order. Real numbers are targets.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from fedproto_app.settings import DataSettings
 
 _ARRAYS = ("x", "y", "client", "group")
 _SPLITS = ("_train", "_test")
-# The required and the optional arrays of each layout.
+# For each layout, the required and the optional arrays.
 _LAYOUTS = {
     "points": (("points", "offsets", "label"), ("subject", "client", "group", "flagged")),
     "x": (_ARRAYS[:2], _ARRAYS[2:]),
@@ -44,7 +45,7 @@ _LAYOUTS = {
         tuple(name + split for split in _SPLITS for name in _ARRAYS[2:]),
     ),
 }
-_NARROWEST_IMAGE = 4  # pixels; fewer uint8 values in a row are the dimensions of a step
+_NARROWEST_IMAGE = 4  # pixels; if a row has fewer uint8 values, they are a step's dimensions
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def load_sequence_npz(settings: DataSettings) -> SequencePool:
 
 
 def _layout(archive: Archive) -> str:
-    """Return the layout, by the name of its first array, and refuse an incomplete archive."""
+    """Return the name of the layout's first array, which identifies it. Refuse missing arrays."""
     layouts = [name for name in _LAYOUTS if name in archive.names]
     if len(layouts) != 1:
         raise DataError(
@@ -142,7 +143,7 @@ def _numbers(archive: Archive, name: str, expected: str, axes: int) -> NDArray[n
 
 
 def _targets(labels: Sequence[Array], path: Path) -> tuple[tuple[str, ...], Targets]:
-    """Return the classes, () for real numbers, and the label or number of each sequence, [n]."""
+    """Return the classes, () if targets are real numbers, and the target of each sequence, [n]."""
     kinds = {"integers" if array.dtype.kind in "iu" else array.dtype.kind for array in labels}
     if len(kinds) > 1:
         raise DataError(f"{path}: y_train holds {labels[0].dtype}, y_test {labels[1].dtype}")
@@ -185,13 +186,13 @@ def _fit(candidate: Candidate) -> Fit:
         return Fit.NONE
     (_, height, width), dtype = arrays[name]
     is_image = dtype == np.uint8 and width >= _NARROWEST_IMAGE
-    if name == "x":  # in one part, as sequences often are
+    if name == "x":  # without a split, as is usual for sequences
         is_image &= height >= _NARROWEST_IMAGE and max(height, width) <= 4 * min(height, width)
     return Fit.NONE if is_image else Fit.STRONG
 
 
 def _equally_long(candidate: Candidate) -> str:
-    """Return the name of the first array of sequences [n, T, d], "" if there is none."""
+    """Return the name of the first array of sequences [n, T, d], or "" if there is none."""
     name = next((name for name in ("x", "x_train") if name in candidate.arrays), "")
     return name if name and len(candidate.arrays[name][0]) == 3 else ""
 

@@ -1,14 +1,14 @@
 """The embedded data set of air-written digits: 3-D strokes of writers with different styles.
 
-A digit is a hand-designed centre line of smooth pieces that meet at corners. A writer gives it a
-form (some digits have two), proportions, slant and size, rounds the corners, lengthens the ends,
-and writes on a plane that is tilted and bent as an arm moves it. The hand slows down where the line
-is curved (speed ∝ curvature^(−1/3), Lacquaniti et al. 1983) and takes less than twice the time for
-twice the path (Viviani and McCollum 1983), and it trembles. It is recorded at a constant rate, so
+A digit is a hand-designed centre line of smooth pieces that meet at corners. Some digits have two
+forms. A writer chooses a form, proportions, slant and size, rounds the corners and lengthens the
+ends. The plane of writing is tilted and bent, as an arm moves. The hand trembles. It slows down
+where the line is curved (speed ∝ curvature^(−1/3), Lacquaniti et al. 1983), and takes less than
+twice the time for twice the path (Viviani and McCollum 1983). It is recorded at a constant rate, so
 a longer writing time gives a longer sequence.
 
-Every writer draws from (seed, writer) and every sequence from (seed, writer, digit, repetition), so
-a sequence does not depend on the number of sequences.
+Every writer is drawn from (seed, writer) and every sequence from (seed, writer, digit, repetition).
+So a sequence does not depend on the number of sequences.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from fedproto_app.settings import DataSettings
 Vector = NDArray[np.float64]
 
 RATE = 25.0  # positions per second
-SHORTEST, LONGEST = 20, 100  # positions of a sequence
-LINE_POINTS = 200  # points of a centre line
-DECIMALS = 3  # of a centimetre, so that the last bit of a machine's exp() does not matter
+SHORTEST, LONGEST = 20, 100  # positions in a sequence
+LINE_POINTS = 200  # points on a centre line
+DECIMALS = 3  # of a centimetre: few, so that the last bit of a machine's exp() does not matter
 
 # The digits' centre lines, designed by hand. People write some digits in two forms. The unit is
 # the height of a digit.
-Piece = tuple[tuple[float, float], ...]  # points (right, up) that a smooth curve goes through
-Form = tuple[Piece, ...]  # a piece begins at the end of the previous piece, with a corner
+Piece = tuple[tuple[float, float], ...]  # points (right, up) on a smooth curve
+Form = tuple[Piece, ...]  # each piece begins where the previous one ends, at a corner
 
 FORMS: dict[str, tuple[Form, ...]] = {
     "0": (
@@ -141,7 +141,7 @@ FORMS: dict[str, tuple[Form, ...]] = {
         ),
     ),
 }  # fmt: skip
-CLOSED = ("0", "8")  # the digits that can be written the other way round
+CLOSED = ("0", "8")  # closed digits, which can be written either way round
 
 
 @dataclass(frozen=True)
@@ -150,34 +150,34 @@ class Writer:
 
     name: str
     hand: str  # left | right
-    forms: tuple[int, ...]  # [10] which form of each digit
-    clockwise: bool  # how closed curves are written
-    slant: float  # to the right, a height
-    aspect: float  # width over its usual measure
-    turn: float  # radians, of the base line
-    size: float  # cm, of a height
-    roundness: float  # of corners: width of the smoothing
-    flourish: tuple[float, float]  # the ends' lengthening
-    sloppiness: float  # standard deviation of points of the centre line
+    forms: tuple[int, ...]  # [10] which form the writer uses for each digit
+    clockwise: bool  # direction of closed curves
+    slant: float  # shift to the right per height
+    aspect: float  # width relative to the usual width
+    turn: float  # angle of the base line, radians
+    size: float  # height of a digit, cm
+    roundness: float  # width of the smoothing at corners
+    flourish: tuple[float, float]  # lengthening of the two ends
+    sloppiness: float  # standard deviation of the centre line's points
     tremor: float  # cm
-    tempo: float  # seconds for a path of one height
+    tempo: float  # seconds for a path as long as one height
     slowing: float  # exponent of the curvature
-    tilt: tuple[float, float]  # depth a unit to the right, and up
-    bend: float  # depth a unit squared
+    tilt: tuple[float, float]  # depth per unit to the right, and per unit up
+    bend: float  # depth per unit squared
 
 
 def synthetic_air_writing(settings: DataSettings) -> SequencePool:
     """Return ``settings.synthetic.sequences`` digits: x right, y up and z away, in centimetres.
 
-    Digits and writers take turns, so classes and writers are balanced: with at least ten sequences
-    per writer, each writer has every digit. The group of a writer is the hand. With
-    ``data.sequences.target = "seconds"`` the target of a sequence is the writing time instead of
+    Digits and writers take turns, so classes and writers are balanced. With at least ten sequences
+    per writer, each writer has every digit. A writer's group is the hand, left or right. With
+    ``data.sequences.target = "seconds"``, the target of a sequence is the writing time instead of
     the digit.
     """
     synthetic, target = settings.synthetic, settings.sequences.target
     if target not in ("", "seconds"):
         raise DataError(
-            f"data.sequences.target = {target!r}: of synthetic-air-writing it is 'seconds', or "
+            f"data.sequences.target = {target!r}: for synthetic-air-writing it is 'seconds', or "
             "empty for the digits"
         )
     writers = [_writer(number, synthetic.seed) for number in range(synthetic.clients)]
@@ -240,9 +240,9 @@ def _written(writer: Writer, digit: int, rng: Generator) -> NDArray[np.float32]:
 
 
 def _centre_line(writer: Writer, digit: int, rng: Generator) -> Vector:
-    """Return the form's curve with jittered points, [P, 2], equally spaced, with sharp corners."""
+    """Return the form's curve with jittered points and sharp corners, equally spaced, [P, 2]."""
     name, forms = list(FORMS.items())[digit]
-    # Sometimes a writer uses another form than usual.
+    # Now and then, a writer uses another form than usual.
     form = int(rng.integers(len(forms))) if rng.random() < 0.08 else writer.forms[digit]
     corner = np.zeros(2)
     curves: list[Vector] = []
@@ -264,7 +264,7 @@ def _spline(piece: Piece) -> Vector:
     from scipy.interpolate import CubicSpline  # slow to import, and needed by this source alone
 
     chords = np.linalg.norm(np.diff(np.array(piece), axis=0), axis=1)
-    # The square root keeps a spline from overshooting between near points (centripetal).
+    # The square root (centripetal) keeps a spline from overshooting between near points.
     knots = np.concatenate([[0], np.cumsum(np.sqrt(chords))])
     weights: Vector = CubicSpline(knots, np.eye(len(piece)), bc_type="natural")(
         np.linspace(0, knots[-1], 40)
@@ -281,7 +281,7 @@ def _at_equal_distances(line: Vector) -> Vector:
 
 
 def _shaped(line: Vector, writer: Writer, rng: Generator) -> Vector:
-    """Return the line in the writer's proportions, [P, 2], ends lengthened, corners rounded."""
+    """Return the line in the writer's proportions, with long ends and round corners, [P, 2]."""
     before, after = np.array(writer.flourish) * rng.uniform(0.5, 1.5, 2)
     start = line[0] - before * _direction(line[:8])
     end = line[-1] + after * _direction(line[-8:])
@@ -332,7 +332,7 @@ def _moments(line: Vector, writer: Writer, rng: Generator) -> Vector:
 def _smoothed(
     values: Vector, width: float, mode: Literal["reflect", "nearest"] = "reflect"
 ) -> Vector:
-    """Smooth values [n, ...] along the first axis by a Gaussian. mode: how the ends continue."""
+    """Smooth values [n, ...] along the first axis with a Gaussian. mode: how the ends continue."""
     from scipy.ndimage import gaussian_filter1d  # slow to import, and needed by this source alone
 
     smooth: Vector = gaussian_filter1d(values, width, axis=0, mode=mode)

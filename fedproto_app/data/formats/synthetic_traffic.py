@@ -1,11 +1,12 @@
-"""The embedded data set: traffic at sites of four types, which are the true groups.
+"""The embedded data set of traffic at sites of four types, which are the true groups.
 
-A site's traffic is its type's daily and weekly rhythm at the site's own scale, clock and growth,
-with three disturbances: slow swings and sudden bursts, which sites of one type mostly share, and
-the site's own noise. The type also sets how long noise and bursts last, so types differ not only in
-shape but in how the next hour follows from the last ones: one model for all fits no site well.
+A site's traffic is the daily and weekly rhythm of its type, with the site's own scale, clock and
+growth. There are three disturbances: slow swings and sudden bursts, which sites of one type mostly
+share, and the site's own noise. The type also sets how long noise and bursts last. So types differ
+in shape, and also in how the next hour follows from the last ones. One model for all sites
+therefore fits none of them well.
 
-Every site draws from (seed, site number) and every type from (seed, type), so a site does not
+Every site is drawn from (seed, site number) and every type from (seed, type), so a site does not
 depend on the number of sites.
 """
 
@@ -25,8 +26,8 @@ from fedproto_app.settings import DataSettings
 
 Vector = NDArray[np.float64]
 
-DAY_BEGINS = 4.0  # hour of the social day: 2 at night still belongs to the day before
-DECIMALS = 3  # rounded, so that the last bit of a machine's exp() does not matter
+DAY_BEGINS = 4.0  # hour at which a day begins socially: 2 at night is still the day before
+DECIMALS = 3  # few, so that the last bit of a machine's exp() does not matter
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class SiteType:
     weekdays: tuple[Peak, ...]
     weekend: tuple[Peak, ...]
     weekend_days: tuple[int, ...]  # 0 = Monday
-    persistence: float  # correlation of the noise from one hour to the next
+    persistence: float  # correlation of the noise in successive hours
     noise: float  # relative standard deviation
-    bursts: float  # a week
+    bursts: float  # number per week
     burst_length: float  # hours until a burst has fallen to 1/e
 
 
@@ -97,7 +98,7 @@ SITE_TYPES = (
 
 
 def load_synthetic_traffic(settings: DataSettings) -> Iterator[ClientSeries]:
-    """Yield sites, ``settings.period`` samples a day from a Monday midnight, grouped by type."""
+    """Yield the sites, grouped by type, with ``settings.period`` samples a day from a Monday on."""
     for number in range(settings.synthetic.clients):
         yield _site(number, settings)
 
@@ -135,7 +136,7 @@ def _rhythm(site_type: SiteType, hours: Vector) -> Vector:
 
 
 def _peaks(peaks: tuple[Peak, ...], hour: Vector) -> Vector:
-    """Return the height of the day's bell-shaped peaks at these hours (4 ... 28), [T]."""
+    """Return the height of the day's bell-shaped peaks at these hours of a day (4 ... 28), [T]."""
     height = np.zeros_like(hour)
     for peak in peaks:
         height += peak.height * np.exp(-0.5 * ((hour - peak.hour) / peak.width) ** 2)
@@ -150,7 +151,7 @@ def _swings(hours: Vector, rng: Generator) -> Vector:
 
 
 def _noise(site_type: SiteType, step: float, length: int, rng: Generator) -> Vector:
-    """Return the log of the site's noise, [T], with the type's persistence at any step (hours)."""
+    """Return the log of the site's noise, [T], with its type's persistence. step: in hours."""
     decay = site_type.persistence**step
     shocks = rng.normal(0, site_type.noise * np.sqrt(1 - decay**2), length)
     return _decaying_sums(shocks, decay)
@@ -173,13 +174,13 @@ def _bursts(site_type: SiteType, hours: Vector, type_rng: Generator, site_rng: G
 
 
 def _switch_on(period: int, site_rng: Generator) -> int:
-    """Return how many samples late a site starts: 0 for most sites."""
+    """Return how many samples after the others a site starts: 0 for most sites."""
     late = int(site_rng.integers(1, 3 * period // 2, endpoint=True))
     return late if site_rng.random() < 0.2 else 0
 
 
 def _cut_gaps(values: Vector, period: int, site_rng: Generator) -> None:
-    """Set a few stretches of 2 to 12 hours to NaN, at about every fourth site."""
+    """Set a few stretches of 2 to 12 hours to NaN, at about one site in four."""
     gappy = site_rng.random() < 0.25
     for _ in range(int(site_rng.integers(1, 3, endpoint=True)) if gappy else 0):
         length = max(1, int(site_rng.uniform(2, 12) * period / 24))

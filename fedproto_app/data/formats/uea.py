@@ -1,7 +1,7 @@
 """Read .ts files of the UEA and UCR archive (Bagnall et al. 2018): ``@`` lines, then the cases.
 
-A case is a line: its dimensions and its class or target, separated by colons. A dimension is a list
-of numbers, separated by commas. Cases may differ in length.
+Each case is one line with its dimensions and its class or target, separated by colons. A dimension
+is a list of numbers, separated by commas. Cases may differ in length.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ _TAGS = {
 
 @dataclass(frozen=True)
 class Header:
-    """A file's header. classes: names, () if the target is a number. dimensions: 0 if unset."""
+    """A file's header.
+
+    classes: their names, () if the target is a number. dimensions: their number, 0 if not given.
+    """
 
     classes: tuple[str, ...]
     dimensions: int
@@ -46,7 +49,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Case:
-    """A case: steps [T, d], and the text of its class or target. where: file and line."""
+    """A case: its steps [T, d], and its class or target as text. where: its file and line."""
 
     steps: NDArray[np.float32]
     target: str
@@ -56,7 +59,7 @@ class Case:
 def load_uea(settings: DataSettings) -> SequencePool:
     """Return the cases of one file, or of a folder with <name>_TRAIN.ts and <name>_TEST.ts.
 
-    Only a folder has a test split. Raises `DataError` naming the file and the line.
+    Only a folder has a test split. A `DataError` names the file and the line.
     """
     paths = _paths(Path(settings.path))
     files = [_read(path) for path in paths]
@@ -105,8 +108,8 @@ def _paths(path: Path) -> list[Path]:
 def _one_version(files: list[Path]) -> list[Path]:
     """Return the version to read if all files are versions of one problem, as in aeon's folders.
 
-    This is the original, whose cases may differ in length. If it lacks values, it is the version
-    with filled values (nmv), or else the version with cases of equal length (eq).
+    This is the original, whose cases may differ in length. If values are missing in it, the version
+    with filled values (nmv) is read, or else the version with cases of equal length (eq).
     """
     versions = {file.name.removesuffix(_TRAIN): file for file in files}
     for name, file in versions.items():

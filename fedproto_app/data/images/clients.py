@@ -13,7 +13,7 @@ from fedproto_app.data.images.partition import Holding, Stage, reserved_places
 from fedproto_app.data.images.pool import ImagePool, ImageSplit
 from fedproto_app.settings import DataSettings, PartitionSettings
 
-_NAMES_SHOWN = 3  # corrupt images listed in a note; the others are only counted
+_NAMES_SHOWN = 3  # corrupt images that a note names; it only counts the others
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class ImageStage:
 class ClientImages:
     """The images of one client.
 
-    class_counts: train images, a row per stage and a column per class. note: grey images that
-    were read as colour, and how many images were left out as corrupt, or "". learns_validation:
-    whether the method also learns from the validation images.
+    class_counts: numbers of train images, with a row per stage and a column per class. note: which
+    grey images were read as colour, and how many images were left out as corrupt, or "".
+    learns_validation: whether the method also learns from the validation images.
     """
 
     name: str
@@ -55,23 +55,25 @@ class ClientImages:
 
     @property
     def train_samples(self) -> int:
-        """The images of all stages that the client learns from, its weight in sample-weighted
-        means."""
+        """How many images of all stages the client learns from.
+
+        This is its weight in sample-weighted means.
+        """
         validation = sum(len(stage.validation) for stage in self.stages)
         train = sum(len(stage.train) for stage in self.stages)
         return train + validation if self.learns_validation else train
 
     def trained_stage(self, stage: int) -> int:
-        """Return the stage whose images the client trains on at a stage.
+        """Return the stage whose images the client uses when it trains at this stage.
 
-        At a stage without images the client trains on the last earlier stage with images, or on
-        the first later stage if there is none.
+        If this stage has no images, it is the last earlier stage with images. If there is none, it
+        is the first later stage with images.
         """
         filled = [number for number, images in enumerate(self.stages) if len(images.train)]
         return max((number for number in filled if number <= stage), default=filled[0])
 
     def training(self, stage: int) -> LabelledImages:
-        """Return the images that the client trains on at a stage."""
+        """Return the images that the client uses when it trains at a stage."""
         return self.stages[self.trained_stage(stage)].train
 
 
@@ -84,7 +86,7 @@ def make_image_clients(
 ) -> tuple[dict[str, ClientImages], dict[str, str]]:
     """Return the clients of these holdings with their pixels, and why some cannot take part.
 
-    learns_validation: of `ClientImages`. Raises `DataError` for a corrupt image, unless
+    learns_validation: as in `ClientImages`. Raises `DataError` for a corrupt image, unless
     `data.corrupt-images` says to skip it.
     """
     train = _Loaded(pool.train, [holding.trained for holding in holdings])
@@ -116,7 +118,7 @@ def reserved_images(pool: ImagePool, settings: DataSettings, seed: int) -> Label
 def images_at(
     split: ImageSplit, places: NDArray[np.int64], settings: DataSettings
 ) -> LabelledImages:
-    """Return the images at these places of a split, without corrupt ones if they are skipped."""
+    """Return the images at these places of a split. Corrupt ones are left out if set so."""
     loaded = _Loaded(split, [places])
     if settings.corrupt_images == "refuse":
         loaded.refuse_corrupt()
@@ -124,7 +126,7 @@ def images_at(
 
 
 def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:
-    """Return why a client with these stages, loaded or not, cannot take part, None if it can."""
+    """Return why a client with these stages cannot take part, or None. No pixels are needed."""
     if not any(len(stage.train) for stage in stages):
         return "no train image"
     if not any(len(stage.test) for stage in stages):
@@ -138,7 +140,7 @@ def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSetting
 
 
 class _Loaded:
-    """The pixels of the images of a split that some client holds, each decoded once."""
+    """The pixels of those images of a split that some client holds. Each is decoded once."""
 
     def __init__(self, split: ImageSplit, requests: Sequence[NDArray[np.int64]]) -> None:
         self._split = split
@@ -148,7 +150,7 @@ class _Loaded:
         self.corrupt = {int(self._positions[row]): why for row, why in loaded.corrupt.items()}
 
     def refuse_corrupt(self) -> None:
-        """Raise `DataError` naming the first corrupt image, if there is one."""
+        """If images are corrupt, raise a `DataError` that names the first."""
         for position, reason in self.corrupt.items():
             raise DataError(
                 f"{self._split.names[position]}: {reason} ({len(self.corrupt)} corrupt in all; "

@@ -2,9 +2,9 @@
 
 Only labels are read. Everything is drawn from streams of the seed, so every node that loads the
 same images makes the same clients, whichever of them it hosts. A *row* is one client at one stage.
-The long tail, S classes a row and equal sample counts are the setting [N, S, M] of GLDP, which
-docs/gldp.md explains, with the details that the paper leaves open. Dirichlet mixes are drawn as by
-Hsu et al. 2019.
+The long tail, S classes per row and equal sample counts make up the setting [N, S, M] of GLDP.
+docs/gldp.md explains it, with the details that the paper leaves open. Dirichlet mixes are drawn as
+in Hsu et al. 2019.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ from fedproto_app.data.source_checks import chosen
 from fedproto_app.settings import DataSettings, PartitionSettings
 
 Counts = NDArray[np.int64]
-Column = NDArray[np.str_] | NDArray[np.int64]  # of each image
-Places = NDArray[np.int64]  # of images in one split of the pool
+Column = NDArray[np.str_] | NDArray[np.int64]  # a value for each image
+Places = NDArray[np.int64]  # places of images in one split of the pool
 ClassMask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Places of images, ascending: train and validation in the pool's train split, test in the
-    pool's test split."""
+    """The places of a row's images, ascending.
+
+    train and validation are places in the pool's train split, test in its test split.
+    """
 
     train: Places
     validation: Places
@@ -66,7 +68,7 @@ class Holding:
 
 
 def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[Holding]:
-    """Return the images of each client, by `data.partition`. No pixels are read.
+    """Return the images of each client according to `data.partition`. No pixels are read.
 
     Raises `DataError` if the pool has too few images or classes.
     """
@@ -78,7 +80,7 @@ def partition_pool(pool: ImagePool, settings: DataSettings, seed: int) -> list[H
     else:
         classes = len(pool.classes)
         holdings = draw_partition(train.labels[dealt], test.labels, classes, partition, seed)
-    holdings = [  # places among the dealt images become places in the whole split
+    holdings = [  # from places among the dealt images to places in the whole split
         Holding(
             holding.name,
             tuple(Stage(dealt[s.train], dealt[s.validation], s.test) for s in holding.stages),
@@ -124,12 +126,11 @@ def draw_partition(
 ) -> list[Holding]:
     """Return the clients of the schemes "long-tail" and "dirichlet".
 
-    train_labels: [n]. test_labels: [m]. All rows (a client at a stage) get the same number of train
-    images, and validation images in the proportions of their train classes. So are the test
-    images, or with ``test_mix = "everybody"`` in the proportions of all rows together. No train
-    image is dealt twice, unless ``samples`` > 0: then rows may share images, and a row whose
-    classes have fewer images gets all images of its classes. Raises `DataError` if there are too
-    few images.
+    train_labels: [n]. test_labels: [m]. All rows get the same number of train images. The
+    validation and the test images have the proportions of a row's train classes. With ``test_mix =
+    "everybody"``, the test images have the proportions of all rows together. No train image is
+    dealt twice, unless ``samples`` > 0. Then rows may share images, and a row whose classes have
+    fewer images gets all images of its classes. Raises `DataError` if there are too few images.
     """
     if settings.scheme == "given":
         raise ValueError("a given partition is not drawn: given_partition")
@@ -146,12 +147,12 @@ def draw_partition(
 
     rows = settings.clients * settings.stages
     shares = draw_shares(counts, rows, settings, rng)  # [R, C]
-    if settings.samples > 0:  # rows draw independently, so that they may have images in common
+    if settings.samples > 0:  # rows are drawn independently, so they may have images in common
         parts = [_drawn(pool, share, rng) for share in shares]
     else:
         parts = deal(pool, shares)
     test_shares, test_ratio = shares, settings.test_ratio
-    if settings.test_mix == "everybody":  # as many test images as with the client's own mix
+    if settings.test_mix == "everybody":  # as many test images as with the row's own mix
         test_shares = np.broadcast_to(shares.sum(axis=0), shares.shape)
         test_ratio /= rows
     holdings = []
@@ -196,10 +197,10 @@ def images_of_the_same_mix(
 ) -> list[Places]:
     """Draw evaluation images of one client's stages in the proportions of its train images.
 
-    pool: [C] lists of images. shares: [M, C] train images. ratio: evaluation images per train
-    image. If one class of the stage has too few, fewer of all its classes are drawn, but at least
-    one image of each class that the pool has. A stage repeats images of earlier stages only when
-    all images of the class have been used.
+    pool: [C] lists of images. shares: [M, C], numbers of train images. ratio: evaluation images per
+    train image. If one class of a stage has too few images, fewer are drawn of all its classes, but
+    at least one of each class in the pool. A stage repeats images of earlier stages only when all
+    images of the class have been used.
     """
     sizes = np.array([len(places) for places in pool])
     shuffled = [rng.permutation(places) for places in pool]
@@ -220,10 +221,10 @@ def images_of_the_same_mix(
 
 
 def long_tail_counts(available: Counts, imbalance_factor: float) -> Counts:
-    """Return n_c = ⌊n_max · IF^(−c/(C−1))⌋, at least 1, the images kept of each class, [C].
+    """Return how many images of each class to keep, [C]: n_c = ⌊n_max · IF^(−c/(C−1))⌋, at least 1.
 
-    available: [C] images of each class. n_max is the smallest of them, so that every class can
-    follow the profile. Class 0 is the largest.
+    available: [C], the images of each class. n_max is the smallest of these numbers, so that every
+    class can follow the profile. Class 0 is the largest.
     """
     largest, classes = int(available.min()), len(available)
     exponents = np.arange(classes) / max(classes - 1, 1)
@@ -234,9 +235,9 @@ def long_tail_counts(available: Counts, imbalance_factor: float) -> Counts:
 def draw_shares(counts: Counts, rows: int, settings: PartitionSettings, rng: Generator) -> Counts:
     """Draw the train images of each class for each row, [R, C].
 
-    counts: [C] images to draw from. All rows sum to the same number, the largest possible, if
-    ``samples`` is 0. Otherwise a row sums to ``samples``, or to all images of its classes if these
-    are fewer.
+    counts: [C], how many images there are. If ``samples`` is 0, all rows sum to the same number,
+    the largest possible. Otherwise a row sums to ``samples``, or to all images of its classes if
+    these are fewer.
     Raises `DataError` if there are too few images or classes.
     """
     if settings.scheme == "dirichlet":
@@ -247,7 +248,7 @@ def draw_shares(counts: Counts, rows: int, settings: PartitionSettings, rng: Gen
         least = mask.astype(np.int64)
         if settings.class_draw == "uniform":
             weights = np.where(mask, counts, 0.0)
-        else:  # the draw has followed the class sizes already; each row's mix is drawn separately
+        else:  # classes were drawn by their sizes; each row's mix is drawn separately
             drawn = np.maximum(rng.exponential(size=mask.shape), LEAST_WEIGHT)
             weights = np.where(mask, drawn, 0.0)
     if settings.samples > 0:  # rows may share images, so each is dealt as if it were alone
@@ -299,12 +300,13 @@ def _require(
 
 
 def class_quotas(counts: Counts, rows: int, classes: int) -> Counts:
-    """Return how many rows have each class if its chances follow its size, [C], Σ = R·S.
+    """Return how many rows have each class if the chance of a class follows its size, [C], Σ = R·S.
 
-    As if the images were sorted by class, cut into R·S equal shards and each row given S shards
-    of different classes (McMahan et al. 2017, with a long tail). A class so large that some row
-    would get it twice is in every row instead, and the others share the rest. Every class is in at
-    least one row, and in no more rows than it has images. The caller checks Σ min(n_c, R) ≥ R·S.
+    It is as if the images were sorted by class and cut into R·S equal shards, and each row got S
+    shards of different classes (McMahan et al. 2017, with a long tail). If a class is so large that
+    some row would get it twice, every row has it, and the other classes share the rest. Every class
+    is in at least one row, and in no more rows than it has images. The caller checks that
+    Σ min(n_c, R) ≥ R·S.
     """
     limits = np.minimum(counts, rows)
     quotas = np.ones_like(counts)
@@ -313,7 +315,7 @@ def class_quotas(counts: Counts, rows: int, classes: int) -> Counts:
         share = np.where(growing, counts, 0)
         grown = quotas + missing * share / share.sum()
         rounded = np.minimum(np.floor(grown).astype(np.int64), limits)
-        if (rounded == quotas).all():  # less than one each is left: the largest remainders
+        if (rounded == quotas).all():  # each class lacks less than one: largest remainders first
             order = np.argsort(np.where(growing, quotas - grown, np.inf), kind="stable")
             rounded[order[: min(missing, growing.sum())]] += 1
         quotas = rounded
@@ -321,9 +323,9 @@ def class_quotas(counts: Counts, rows: int, classes: int) -> Counts:
 
 
 def draw_classes(limits: Counts, rows: int, classes: int, rng: Generator) -> ClassMask:
-    """Draw the S classes of each row, [R, C], uniformly except for what the limits forbid.
+    """Draw the S classes of each row, [R, C], uniformly within the limits.
 
-    limits: [C] the most rows that can have a class. The caller checks Σ min(limit, R) ≥ R·S.
+    limits: [C], how many rows can have each class. The caller checks that Σ min(limit, R) ≥ R·S.
     Every class is in some row if R·S ≥ C.
     """
     limits = np.minimum(limits, rows)
@@ -345,12 +347,12 @@ def _random_place(mask: ClassMask, rng: Generator) -> int:
 
 
 def _move(mask: ClassMask, source: int, target: int, rng: Generator) -> None:
-    """Let one row fewer have the class `source` and one more the class `target`, in place."""
+    """Give the class `target` to one more row and `source` to one row fewer, in place."""
     if (able := mask[:, source] & ~mask[:, target]).any():
         mask[_random_place(able, rng), [source, target]] = False, True
         return
-    # Every row with `source` has `target` too: a row without `target` takes it and passes on, in
-    # exchange, a class that the first row lacks. There is one, as both have S classes.
+    # Every row with `source` also has `target`. So a row without `target` takes it, and in exchange
+    # gives a row with `source` a class that the latter lacks. There is one, as both have S classes.
     first, second = _random_place(mask[:, source], rng), _random_place(~mask[:, target], rng)
     exchanged = _random_place(mask[second] & ~mask[first], rng)
     mask[first, [source, exchanged]] = False, True
@@ -358,10 +360,11 @@ def _move(mask: ClassMask, source: int, target: int, rng: Generator) -> None:
 
 
 def equal_share(mask: ClassMask, counts: Counts) -> int:
-    """Return the largest n such that every row can have n images, at least one of each class.
+    """Return the largest n such that every row can have n images, with one or more of each class.
 
-    mask: [R, C], S classes in every row. counts: [C] images, at least one for each row of the
-    class. A number is possible if the maximum flow from rows to classes fills every row.
+    mask: [R, C], S classes in every row. counts: [C], how many images a class has, at least one for
+    each row that has the class. A number is possible if the maximum flow from rows to classes fills
+    every row.
     """
     from scipy.sparse import coo_array, csr_array
     from scipy.sparse.csgraph import maximum_flow
@@ -392,10 +395,11 @@ def given_partition(
 ) -> list[Holding]:
     """Return the clients and stages that the source gives, in ascending order.
 
-    Without clients there is a single client with the default name, without stages a single stage.
-    A client's stages end with its last image, and earlier stages may be empty. If the test images
-    have no clients or stages, each belongs to all clients and stages whose train images have the
-    same class. Raises `DataError` if only the test images have clients or stages.
+    If the source gives no clients, there is a single client with the default name. If it gives no
+    stages, there is a single stage. A client's last stage is that of its last image, and earlier
+    stages may be empty. If the test images have no clients or stages, each belongs to all clients
+    and stages whose train images have the same class. Raises `DataError` if only the test images
+    have clients or stages.
     """
     sizes = len(train.labels), len(test.labels)
     names, train_client, test_client = _numbered(
@@ -432,9 +436,9 @@ def _numbered(
     kind: str,
     default: str,
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the names, ascending, and the number of each image's name, [n] and [m].
+    """Return the names, ascending, and for each image the number of its name, [n] and [m].
 
-    Without names all numbers are 0.
+    If there are no names, all numbers are 0.
     """
     zeros = np.zeros(sizes[0], dtype=np.int64), np.zeros(sizes[1], dtype=np.int64)
     if train is None:

@@ -1,4 +1,4 @@
-"""The result of every image source: labels at once, pixels on request."""
+"""The result of every image source. Labels are loaded at once, pixels on request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ImageSplit:
     stages: NDArray[np.int64] | None = None
 
     def part(self, places: Positions) -> ImageSplit:
-        """Return a split of the images at these places [m] alone."""
+        """Return a split with only the images at these places [m]."""
         return ImageSplit(
             self.labels[places],
             [self.names[place] for place in places.tolist()],
@@ -62,8 +62,8 @@ class ImageSplit:
 class ImagePool:
     """All images of a source.
 
-    shape: channels, height, width of every image. notes: what a person should know of how the
-    images of a client were read, by its name, "" for a source without clients.
+    shape: channels, height, width of every image. notes: what a person should know of how a
+    client's images were read. The key is the client's name, or "" if the source has no clients.
     """
 
     classes: tuple[str, ...]
@@ -74,10 +74,10 @@ class ImagePool:
 
 
 def drawn_for_test(groups: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
-    """Return which images [n] of a source without a test part are its test part.
+    """Return which images [n] become the test part of a source that has none.
 
-    They are a fifth of the images of each group, drawn at random. groups: the client, "" without
-    one, and the class of each image.
+    They are a fifth of the images of each group, drawn at random. groups: for each image, its
+    client, or "" if there are no clients, and its class.
     """
     places: dict[tuple[str, str], list[int]] = defaultdict(list)
     for place, group in enumerate(groups):
@@ -93,10 +93,10 @@ def drawn_for_test(groups: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:
 def all_classes(
     train: Sequence[str], test: Sequence[str], settings: DataSettings, where: str
 ) -> tuple[str, ...]:
-    """Return the train split's classes, in order, then the classes of the test split only.
+    """Return the train split's classes, in order, then the classes that only the test split has.
 
-    A class without train images cannot be learned, so it is refused, unless ``data.classes`` lists
-    it: a node may hold only some of the federation's classes.
+    A class without train images cannot be learned, so it is refused. It is allowed if
+    ``data.classes`` lists it, because a node may hold only some of the federation's classes.
     """
     train_classes = set(train)
     only_test = [name for name in test if name not in train_classes]

@@ -1,6 +1,6 @@
-"""Images of any source: checked, with the classes in the set order.
+"""Load the images of any source, check them, and put the classes in the order that is set.
 
-A loader returns the pool as its format gives it. Work that all sources need is done here.
+A loader returns the pool as it is in its format. This module does what all sources need.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fedproto_app.settings import DataSettings
 def load_pool(settings: DataSettings) -> ImagePool:
     """Return the images of the source, labelled in the order of ``data.classes`` if that is set.
 
-    A file is decoded, and errors in it are reported, only when its pixels are requested. Raises
-    `DataError` naming the file or source, and the image or array, if something cannot be read.
+    A file is decoded, and errors in it are reported, only when its pixels are requested. If
+    something cannot be read, a `DataError` names the file or source, and the image or array.
     """
     pool, where = loaded_from(settings, "images")
     pool = _in_listed_order(_checked(pool, where), settings, where)

@@ -1,4 +1,4 @@
-"""The labelled sequences of clients, ready to train: split, resampled, scaled."""
+"""The labelled sequences of clients, split, resampled and scaled for training."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ Steps = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class LabelledSequences:
-    """values: [n] arrays [T_i, d] float32. targets: [n] labels int64, or real numbers float64, in
-    the data's units."""
+    """Some sequences with their targets.
+
+    values: [n] arrays [T_i, d] float32. targets: [n], labels as int64, or real numbers in the
+    data's units as float64.
+    """
 
     values: Sequence[Steps]
     targets: Targets
@@ -31,10 +34,10 @@ class LabelledSequences:
 class ClientSequences:
     """The sequences of one client.
 
-    group: the true cluster, or "". class_counts: train sequences of each class, in one row as there
-    are no stages, or () if the target is a real number. unlabelled: [u] arrays [T_i, d] float32,
-    train sequences without a label, empty if the run does not learn from them.
-    learns_validation: whether the method also learns from the validation sequences.
+    group: the true cluster, or "". class_counts: the number of train sequences of each class, in a
+    single row as there are no stages, or () if the target is a real number. unlabelled: [u] arrays
+    [T_i, d] float32, the train sequences without a label. It is empty if the run does not learn
+    from them. learns_validation: whether the method also learns from the validation sequences.
     """
 
     name: str
@@ -50,7 +53,7 @@ class ClientSequences:
 
     @property
     def train_samples(self) -> int:
-        """The sequences that the client learns from, with a label or without."""
+        """How many sequences the client learns from, with or without a label."""
         validation = len(self.validation) if self.learns_validation else 0
         return len(self.train) + len(self.unlabelled) + validation
 
@@ -66,7 +69,7 @@ def make_sequence_clients(
 ) -> tuple[dict[str, ClientSequences], dict[str, str]]:
     """Return the clients of these holdings, and why some cannot take part.
 
-    unlabelled: whether to keep sequences without a label. learns_validation: of `ClientSequences`.
+    unlabelled: whether unlabelled sequences are kept. learns_validation: as in `ClientSequences`.
     """
     clients: dict[str, ClientSequences] = {}
     refused: dict[str, str] = {}
@@ -117,7 +120,7 @@ def _client(
 def resampled(steps: Steps, longest: int) -> Steps:
     """Return the steps [T, d] as [min(T, longest), d], interpolated linearly between the ends.
 
-    longest: 0 leaves sequences of any length as they are.
+    longest: the largest length. If it is 0, sequences of any length stay as they are.
     """
     if longest == 0 or len(steps) <= longest:
         return steps
@@ -127,12 +130,12 @@ def resampled(steps: Steps, longest: int) -> Steps:
 
 
 def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Callable[[Steps], Steps]:
-    """Return the function that scales a client's sequences, by ``data.sequences.scaling``.
+    """Return the function that scales a client's sequences as ``data.sequences.scaling`` says.
 
-    "auto" is "sequence" here, for methods that want nothing else.
+    "auto" means "sequence" here, for methods that do not ask for anything else.
 
-    train: the client's train sequences, at least one. "client" computes means and deviations from
-    them alone.
+    train: the client's train sequences, at least one. For "client", means and deviations are
+    computed from them alone.
     """
     if settings.scaling in ("auto", "sequence"):
         return scaled_by_itself
@@ -144,8 +147,8 @@ def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Callable[[Ste
 def scaled_by_itself(steps: Steps) -> Steps:
     """Return the steps [T, d] minus their mean over time, divided by one scale.
 
-    The scale is the root of the dimensions' mean variance, so a shape keeps its proportions. A
-    constant sequence becomes zeros.
+    The scale is the root of the mean variance over dimensions, so that a shape keeps its
+    proportions. A constant sequence becomes zeros.
     """
     if (steps == steps[0]).all():
         return np.zeros_like(steps)
@@ -154,7 +157,7 @@ def scaled_by_itself(steps: Steps) -> Steps:
 
 
 def _standardisation(train: Steps) -> Callable[[Steps], Steps]:
-    """Return x → (x − mean) / deviation, by dimension over these steps [S, d], 0 if constant."""
+    """Return x → (x − mean) / deviation for each dimension of these steps [S, d], 0 if constant."""
     mean = train.mean(axis=0, dtype=np.float64)
     deviation = train.std(axis=0, dtype=np.float64)
     constant = (train == train[0]).all(axis=0)

@@ -1,6 +1,6 @@
-"""Deal sequences to clients and split each client's into train, validation and test parts.
+"""Deal sequences to clients, and split each client's sequences into train, validation and test.
 
-Clients are drawn in clusters with a common mix of labels, or are as the source gives them. Only
+The source gives the clients, or they are drawn in clusters, each with one mix of labels. Only
 targets are read. Everything is drawn from a stream of the seed, so every node that loads the same
 sequences makes the same clients, whichever of them it hosts.
 """
@@ -22,16 +22,19 @@ from fedproto_app.data.source_checks import chosen
 from fedproto_app.settings import ClusterSettings, DataSettings
 
 Counts = NDArray[np.int64]
-Places = NDArray[np.int64]  # of sequences in the pool
-Names = NDArray[np.int64]  # [C] a client's label for each class of the pool
+Places = NDArray[np.int64]  # places of sequences in the pool
+Names = NDArray[np.int64]  # [C], for each class of the pool, the client's label for it
 
-_MANY_CLASSES = 20  # they have more orders than there can be clients
+_MANY_CLASSES = 20  # so many classes have more orders than there can be clients
 
 
 @dataclass(frozen=True)
 class Holding:
-    """The sequences of one client. group: the true cluster, or "". places: of its sequences,
-    ascending. names: None if its labels are those in the pool."""
+    """The sequences of one client.
+
+    group: the true cluster, or "". places: the places of its sequences, ascending. names: its own
+    labels, or None if they are those in the pool.
+    """
 
     name: str
     group: str
@@ -40,10 +43,10 @@ class Holding:
 
 
 def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> list[Holding]:
-    """Return the sequences of each client, by `data.clusters`, for the first ``data.max-clients``
-    of the chosen clients.
+    """Return the sequences of each client according to `data.clusters`.
 
-    Raises `DataError` if there are too few sequences, or no classes to mix.
+    Only the first ``data.max-clients`` of the chosen clients are returned. Raises `DataError` if
+    there are too few sequences, or no classes to mix.
     """
     if settings.clusters.scheme == "given":
         holdings = _source_clients(pool, settings.title)
@@ -60,16 +63,16 @@ def deal_sequences(pool: SequencePool, settings: DataSettings, seed: int) -> lis
 
 
 def cluster_sizes(clients: int, clusters: int) -> list[int]:
-    """Return ⌊N / C⌋ clients for each cluster, and the remainder too for the last cluster.
+    """Return the number of clients in each cluster: ⌊N / C⌋, and in the last also the remainder.
 
-    50 clients in 3 clusters are 16, 16 and 18.
+    For instance, 50 clients in 3 clusters are 16, 16 and 18.
     """
     size = clients // clusters
     return [size] * (clusters - 1) + [clients - size * (clusters - 1)]
 
 
 def draw_mixes(classes: int, settings: ClusterSettings, rng: Generator) -> NDArray[np.float64]:
-    """Draw the label distribution of each client, [N, classes], by cluster, from Dirichlet(β)."""
+    """Draw from Dirichlet(β) the label distribution of each cluster's clients, [N, classes]."""
     drawn = dirichlet_mixes(classes, settings.beta, settings.clusters, rng)
     return np.repeat(drawn, cluster_sizes(settings.clients, settings.clusters), axis=0)
 
@@ -102,9 +105,9 @@ def _dealt(
 ) -> list[Holding]:
     """Return the clients of the scheme "dirichlet", each with the same number of sequences.
 
-    Every client's mix of labels is the closest to its cluster's distribution, by maximum entropy,
-    that the sequences allow for all clients together, as none is dealt twice. Sequences without a
-    label are not dealt.
+    A client's mix of labels is as close to its cluster's distribution, by maximum entropy, as the
+    sequences allow for all clients together. No sequence is dealt twice. Sequences without a label
+    are not dealt.
     """
     mixes = draw_mixes(classes, settings, rng)
     counts = np.bincount(labels[labels >= 0], minlength=classes)
@@ -118,7 +121,7 @@ def _dealt(
 
 
 def _renamed(holdings: list[Holding], classes: int, rng: Generator) -> list[Holding]:
-    """Return the holdings with the class names permuted, differently for every cluster."""
+    """Return the holdings with the class names permuted in a different way for every cluster."""
     names: dict[str, Names] = {}
     for group in sorted({holding.group for holding in holdings}):
         drawn = rng.permutation(classes)
@@ -129,9 +132,10 @@ def _renamed(holdings: list[Holding], classes: int, rng: Generator) -> list[Hold
 
 
 def _source_clients(pool: SequencePool, default_name: str) -> list[Holding]:
-    """Return the source's clients in ascending order of names, or one client with all sequences.
+    """Return the source's clients in ascending order of names.
 
-    A client that is only in the pool's groups has no sequences.
+    If the source gives none, one client has all sequences. A client that is only in the pool's
+    groups has no sequences.
     """
     if pool.clients is None:
         return [Holding(default_name, "", np.arange(len(pool.targets)))]
@@ -144,7 +148,7 @@ def _source_clients(pool: SequencePool, default_name: str) -> list[Holding]:
 
 @dataclass(frozen=True)
 class Split:
-    """Places of sequences in the pool. unlabelled: train sequences without a label."""
+    """Places of a client's sequences in the pool. unlabelled: train sequences without a label."""
 
     train: Places
     validation: Places
@@ -158,14 +162,14 @@ def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, 
     The remaining share is the test part. With classes, sequences are drawn from a stream of the
     client's name, class by class as far as whole numbers allow. At least one sequence of each class
     is for training. With real targets, the pool's order stays, train first and test last, because
-    neighbouring windows of a recording are alike. (Overlapping windows still share steps across the
-    borders of the parts.) If the source has a split and its clients are taken as given, its test
+    neighbouring windows of a recording are alike. Overlapping windows still share steps across the
+    borders of the parts. If the source has a split and its clients are taken as given, its test
     sequences are the test part, and the shares apply to the other sequences.
 
-    ``data.clusters.labels`` limits the labelled train and the validation sequences to this number
-    each, drawn regardless of class. The client trains on sequences without a label too. With
-    ``data.clusters.unlabelled`` it also keeps, without their labels, the train sequences above this
-    number.
+    ``data.clusters.labels`` limits the labelled train sequences and the validation sequences to
+    this number each, drawn regardless of class. The client also trains on sequences without a
+    label. With ``data.clusters.unlabelled``, the train sequences above the limit are kept too, but
+    without their labels.
     """
     rng = numpy_stream(seed, "sequences", holding.name)
     labelled, unlabelled = _parted_by(pool.has_target, holding.places)
@@ -187,7 +191,7 @@ def split_holding(pool: SequencePool, holding: Holding, settings: DataSettings, 
 
 
 def _parted_by(mask: NDArray[np.bool_], places: Places) -> tuple[Places, Places]:
-    """Return the places that are in the mask, and the other places. mask: [n], over the pool."""
+    """Divide places into those where the mask [n] over the pool is set, and the others."""
     in_mask = mask[places]
     return places[in_mask], places[~in_mask]
 
@@ -195,7 +199,7 @@ def _parted_by(mask: NDArray[np.bool_], places: Places) -> tuple[Places, Places]
 def _parted(
     pool: SequencePool, places: Places, share: float, rng: np.random.Generator
 ) -> tuple[Places, Places]:
-    """Return the places that stay, and the share of the places that is held out."""
+    """Return the places that stay and the places that are held out, which are this share of all."""
     if pool.classes:
         return split_off(places, pool.targets[places].astype(np.int64), share, rng)
     remaining = len(places) - int(np.floor(share * len(places) + 0.5 + 1e-9))
@@ -203,7 +207,7 @@ def _parted(
 
 
 def why_refused(split: Split, settings: DataSettings) -> str | None:
-    """Return why a client with this split cannot take part, None if it can."""
+    """Return why a client with this split cannot take part, or None if it can."""
     parts = {"train": split.train, "validation": split.validation, "test": split.test}
     empty = [title for title, places in parts.items() if not len(places)]
     if not empty:

@@ -17,8 +17,8 @@ NO_CLASS = ("?", "unlabelled")  # class names that mean "unknown"
 class SequencePool:
     """All sequences of a source, as it gives them: neither scaled nor resampled.
 
-    dimensions: names of the d values of a step. classes: names in the order of the labels, () if
-        the target is a real number.
+    dimensions: the names of the d values of a step. classes: the names of the classes in the order
+        of the labels, () if the target is a real number.
     sequences: [n] arrays [T_i, d] float32, T_i ≥ 1, all finite.
     targets: [n] int64, each the index of a class or UNLABELLED, or float64 without classes.
     clients: [n] the client of each sequence, None if the source has no clients. groups: the true
@@ -41,11 +41,11 @@ class SequencePool:
 
 
 def numbered_dimensions(dimensions: int) -> tuple[str, ...]:
-    """Return names for the values of a step if the source has none."""
+    """Return names for the values of a step. Used if the source gives none."""
     return tuple(f"dimension-{number}" for number in range(1, dimensions + 1))
 
 
 def float32_steps(values: NDArray[np.generic]) -> NDArray[np.float32]:
-    """Return the values [T, d] as float32. Too large values become infinite, and are refused."""
+    """Return the values [T, d] as float32. If too large, they become infinite and are refused."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)

@@ -1,6 +1,6 @@
-"""Labelled sequences of any source: checked, with the classes in the set order.
+"""Load labelled sequences of any source, check them, and put the classes in the order that is set.
 
-A loader returns the pool as its format gives it. Work that all sources need is done here.
+A loader returns the pool as it is in its format. This module does what all sources need.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fedproto_app.settings import DataSettings
 def load_sequences(settings: DataSettings) -> SequencePool:
     """Return the sequences of the source, labelled in the order of ``data.classes`` if it is set.
 
-    Sequences whose class name is in `NO_CLASS` become unlabelled. Raises `DataError` naming the
-    file or source, and the sequence, if something cannot be read or used.
+    Sequences whose class name is in `NO_CLASS` become unlabelled. If something cannot be read or
+    used, a `DataError` names the file or source, and the sequence.
     """
     loaded, where = loaded_from(settings, "labelled sequences")
     pool = _checked(loaded, where)

@@ -1,7 +1,7 @@
 """A client's epoch of training compiled by numba, for `kernel = "numba"`.
 
-`gru.py` and `epoch.py` have the formulas, `cohort.py` calls them for a cohort's tensors. Only this
-package imports numba, which the extra "fast" installs.
+`gru.py` and `epoch.py` contain the formulas, and `cohort.py` applies them to a cohort's tensors.
+Only this package imports numba, which the extra "fast" installs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fedproto_app.core.version import __version__
 
 Function = TypeVar("Function", bound=Any)
 
-# What LLVM may reorder to use vector instructions. NaN and infinity stay what they are, because a
-# client whose training diverged is recognised by them.
+# What LLVM may rearrange to use vector instructions. It must respect NaN and infinity, by which a
+# client whose training diverged is recognised.
 _REORDERED = {"contract", "reassoc", "nsz", "arcp"}
 _log = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ def cached(function: Function) -> Function:
 def cache_folder() -> Path | None:
     """Return the folder of the compiled kernel, or None if somebody else could write there too.
 
-    It holds pickles, which run code when they are read. Its name has a digest of the sources,
-    because numba sees no change of a function that the cached function calls.
+    The folder holds pickles, which run code when they are read. Its name contains a digest of the
+    sources, because numba does not notice changes of functions that the cached function calls.
     """
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
     name = f"fedproto-{__version__}-numba-{numba.__version__}-{sha256(sources).hexdigest()[:12]}"
@@ -68,7 +68,7 @@ def cache_folder() -> Path | None:
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """numba's cache, which is emptied where numba cannot read or write it."""
+    """A cache of numba's that is emptied if numba cannot read or write it."""
 
     @contextmanager
     def _guard_against_spurious_io_errors(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A cohort's epoch with the kernel: views of torch's tensors, client by client."""
+"""Runs the kernel for a cohort's epoch, client by client, on views of torch's tensors."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def train_cohort_epoch(
     anchor: Mapping[str, Tensor] | None = None,
     proximal_mu: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Train the cohort's forecasters in place, and return both losses' means over the steps, [K].
+    """Train the cohort's forecasters in place. Return both losses' means over the steps, [K] each.
 
-    parameters: [K, …] each, the forecaster's under this prefix. trained: the names of all
-    parameters of the encoder, of the decoder, or of both. clients: the samples and batches of each.
-    anchor: parameters without the client axis and the prefix, for the proximal term
+    parameters: [K, …] each. Those of the forecaster have the prefix. trained: the names of all
+    parameters of the encoder, of the decoder, or of both. clients: each client's samples and
+    batches. anchor: parameters without the client axis and the prefix, for the proximal term
     µ/2 · ‖w − anchor‖².
     """
     training = Training(
@@ -49,7 +49,7 @@ def train_cohort_epoch(
     )
     gradients = {name: torch.empty_like(value[0]) for name, value in parameters.items()}
     losses = torch.zeros(2, len(clients))
-    with _LIBRARIES.limit(limits=1, user_api="blas"):  # products too small for several threads
+    with _LIBRARIES.limit(limits=1, user_api="blas"):  # the products are too small for several
         for row, samples in enumerate(clients):
 
             def parameter(name: str, row: int = row) -> Parameter:
@@ -74,7 +74,7 @@ def train_cohort_epoch(
 
 
 def prepare() -> str:
-    """Compile the kernel for later processes, and return a line about it, "" if it was compiled."""
+    """Compile the kernel for later processes. Return a line about it, "" if it was done before."""
     folder, compiled = cache_folder(), cast("Any", train_epoch)
     if folder is None or compiled.signatures:
         return ""

@@ -12,10 +12,10 @@ from fedproto_app.models.kernel.gru import Array, Gru, Parameter, backward, forw
 
 
 class ForecasterArrays(NamedTuple):
-    """The model of `models/forecaster.py`.
+    """The arrays of the `Forecaster` in `models/forecaster.py`.
 
-    close, periodic: the GRUs of the newest and of the periodic values. weight [2H + m, horizon] and
-    bias [horizon]: the decoder's.
+    close, periodic: the GRUs of the newest and of the periodic values. weight, bias: those of the
+    decoder, [2H + m, horizon] and [horizon].
     """
 
     close: Gru
@@ -25,10 +25,10 @@ class ForecasterArrays(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """A client's samples, see `WindowLayout`, and the steps of the epoch.
+    """A client's samples (see `WindowLayout`) and the steps of the epoch.
 
     close: [n, T, 1]. lagged: [n, Q, horizon]. beside: [n, m]. targets, present: [n, horizon].
-    batches: the numbers of the samples of each step, in their order, [S, B].
+    batches: the indices of each step's samples [S, B], in the order of the steps.
     """
 
     close: Array
@@ -40,7 +40,7 @@ class Samples(NamedTuple):
 
 
 class Training(NamedTuple):
-    """What is trained, Adam's learning rate, and µ of the proximal term."""
+    """Whether encoder and head are trained, Adam's learning rate, and µ of the proximal term."""
 
     encoder: bool
     head: bool
@@ -54,7 +54,7 @@ def train_epoch(
 ) -> tuple[float, float]:
     """Take a step for each batch, and return the sums of the supervised and the proximal loss.
 
-    steps: that Adam's moments have taken before.
+    steps: how many steps Adam has taken before.
     """
     epoch_steps, batch = samples.batches.shape
     hidden, horizon = len(model.close.hh.value), len(model.bias.value)
@@ -80,7 +80,7 @@ def train_epoch(
         if training.head:
             np.dot(features.T, forecasts, model.weight.gradient)
             model.bias.gradient[:] = forecasts.sum(axis=0)
-        if training.encoder:  # the error passes the decoder before its step
+        if training.encoder:  # the error passes through the decoder before the decoder's step
             weight = model.weight.value
             backward(model.close, close, np.dot(forecasts, weight[:hidden].T))
             backward(model.periodic, periodic, np.dot(forecasts, weight[hidden : 2 * hidden].T))
@@ -97,7 +97,7 @@ def train_epoch(
 def _squared_error(
     forecasts: Array, bias: Array, samples: Samples, numbers: NDArray[np.int64]
 ) -> float:
-    """Return Σ (ŷ − y)² / max(Σ 1, 1) over the present targets, and turn ŷ into its gradient.
+    """Return Σ (ŷ − y)² / max(Σ 1, 1) over the present targets. Replace ŷ by the gradient there.
 
     forecasts: ŷ without its bias, [B, horizon].
     """

@@ -1,7 +1,7 @@
 """The GRU of `models/gru.py` for one client: its states, and the gradients of its parameters.
 
-Shapes: T steps, B samples, I inputs of a step, H hidden values. Gates stand in torch's order reset,
-update, new. Every loop writes one array, because LLVM turns only such loops into vector
+Shapes: T steps, B samples, I inputs per step, H hidden values. The gates are in torch's order:
+reset, update, new. Every loop writes one array, because LLVM turns only such loops into vector
 instructions. So the backward pass overwrites the arrays of the forward pass.
 """
 
@@ -18,8 +18,8 @@ Array = NDArray[np.float32]
 
 
 class Parameter(NamedTuple):
-    """An array of a model, and its gradient, Adam's moments, and what a proximal term pulls it to,
-    all of the array's shape."""
+    """An array of a model, its gradient, Adam's moments, and the anchor to which a proximal term
+    pulls it. All have the shape of the array."""
 
     value: Array
     gradient: Array
@@ -29,7 +29,7 @@ class Parameter(NamedTuple):
 
 
 class Gru(NamedTuple):
-    """ih: [I, 3H]. hh: [H, 3H]. bias_ih, bias_hh: [3H]."""
+    """The parameters of a GRU. ih: [I, 3H]. hh: [H, 3H]. bias_ih, bias_hh: [3H]."""
 
     ih: Parameter
     hh: Parameter
@@ -42,7 +42,8 @@ class Tape(NamedTuple):
 
     inputs: x, [T, B, I]. gates: r, z and n, [T, B, 3H]. recurrent: h_{t−1} · W_hh + b_hh,
     [T, B, 3H]. states: h_0 = 0, h_1, …, h_T, [T + 1, B, H]. The backward pass replaces the gates by
-    the gradient at the arguments of σ, σ and tanh, and the recurrent part by the gradient at it.
+    the gradients with respect to the arguments of σ, σ and tanh, and `recurrent` by the gradient
+    with respect to it.
     """
 
     inputs: Array
@@ -64,7 +65,7 @@ def new_tape(steps: int, batch: int, inputs: int, hidden: int) -> Tape:
 
 @compiled
 def tanh(x: np.float32) -> np.float32:
-    """Return tanh(x) within 2e-7, by the quotient of polynomials in Eigen's `ptanh_float`.
+    """Return tanh(x) within 2e-7, as the quotient of polynomials in Eigen's `ptanh_float`.
 
     LLVM has no vector instruction for the C library's tanh. NaN stays NaN.
     """
@@ -119,9 +120,9 @@ def forward(gru: Gru, tape: Tape) -> None:
 
 @compiled
 def backward(gru: Gru, tape: Tape, error: Array) -> None:
-    """Write the gradients of the parameters, for the gradient at the last state, error [B, H].
+    """Write the gradients of the parameters. error [B, H]: the gradient at the last state.
 
-    With e = ∂/∂h, a the arguments of σ, σ, tanh, and s = h W_hn + b_hn:
+    With e = ∂/∂h, the arguments a of σ, σ and tanh, and s = h W_hn + b_hn:
 
     ∂n = e (1 − z) (1 − n²)                     at a_n
     ∂z = e (h − n) z (1 − z)                    at a_z

@@ -1,4 +1,4 @@
-"""The gate around a program of Flower: `client_gate` and `server_gate` replace steps of it."""
+"""Put a gate around a program of Flower: `client_gate` and `server_gate` replace its steps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 
 def replace_steps(module: str, **ours: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """Replace the module's functions of these names and return the original functions.
+    """Replace the module's functions of these names. Return the original functions.
 
-    Flower does not guarantee these names. If one is missing, nothing may run: SystemExit.
+    Flower does not guarantee these names. If one is missing, nothing must run, so SystemExit is
+    raised.
     """
     steps = vars(import_module(module))
     if missing := ours.keys() - steps.keys():

@@ -1,13 +1,13 @@
-"""The append-only audit log of a site or a server, as JSON lines.
+"""Write and check the append-only audit log of a site or a server, as JSON lines.
 
     {"time": "2026-03-01T10:20:30+00:00", "event": "order", "run": 17, …, "previous": "9f2c…"}
 
-The gate writes it, from a process that is separate from a run's code. A full file is renamed with
-".1" at its end, and replaces the earlier file of this name.
+The gate writes the log, from a process that is separate from a run's code. When the file is full,
+".1" is added to its name, and it replaces the earlier file of this name.
 
-The lines are a chain: `previous` is the SHA-256 of the line before, so no line can be changed,
-taken out or put in without changing all later ones (`verify`). A program that can write the file
-could write a new chain, and only a hash that was noted elsewhere shows that.
+The lines form a chain: `previous` is the SHA-256 of the line before. No line can thus be changed,
+removed or inserted without changing all later ones (`verify`). A program that can write the file
+could write a whole new chain. Only a hash that was noted elsewhere reveals this.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.core.whole_file import flush
 
 MOST_BYTES = 16 * 2**20  # of each of two files
-MOST_TEXT = 300  # characters of a stranger's text
+MOST_TEXT = 300  # characters of a text that comes from a stranger
 MOST_ENTRIES = 50  # of one table or list
 _TAIL = 8192  # bytes of a file's end that are read first
 
 
 class AuditLog:
-    """The log in a file. Without a file nothing is written."""
+    """The audit log in a file. Without a file, nothing is written."""
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
 
     def write(self, event: str, **fields: object) -> None:
-        """Append one line, which is on the disk then.
+        """Append one line, and return when it is on the disk.
 
-        Raises OSError if this fails, because nothing may happen unlogged.
+        Raises OSError if this fails, because nothing must happen without being logged.
         """
         if self._file is None:
             return
@@ -57,7 +57,7 @@ class AuditLog:
             _append(self._file, line.encode())
 
     def count_since(self, events: Collection[str], seconds: float) -> int:
-        """Return how often these events occurred in the last so many seconds."""
+        """Return how often these events occurred within the last `seconds` seconds."""
         if self._file is None or not self._file.parent.exists():
             return 0
         time_now = datetime.now(UTC)
@@ -67,7 +67,7 @@ class AuditLog:
         )
         with _locked(self._file):
             texts = [file.read_bytes() for file in _files(self._file)]
-        # Check every line: the clock may have been wrong, so lines need not be in order of time.
+        # Check every line, because they may not be sorted by time if the clock was wrong.
         marks = [json.dumps(event).encode() for event in events]
         lines = (
             line for text in texts for line in _lines(text) if any(mark in line for mark in marks)
@@ -77,7 +77,7 @@ class AuditLog:
 
 
 class Entry(NamedTuple):
-    """What every line says. previous: the hash of the line before, None in a line without it."""
+    """What every line says. previous: the hash of the line before, or None if it is missing."""
 
     time: str
     event: str
@@ -86,10 +86,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """An audit log whose lines follow from each other.
+    """An audit log in which each line continues the line before.
 
-    unreadable: the number of lines that are no entry, as when power fails. last: the hash of the
-    last line.
+    unreadable: the number of lines that are not entries, for example because power failed. last:
+    the hash of the last line.
     """
 
     lines: int
@@ -100,11 +100,11 @@ class Chain:
 
 
 def verify(file: Path, noted: str = "") -> Chain:
-    """Check that each line follows from the line before, in the older file and in this one.
+    """Check that each line continues the line before, in the older file and in this one.
 
-    noted: a hash that an earlier check gave. Its line must still be there. Raises `DataError`
-    naming the first line that does not follow, or for a file without any entry, and `OSError` if
-    the log cannot be read.
+    noted: a hash that an earlier check returned. Its line must still be there. Raises `DataError`
+    that names the first line that does not continue the line before, or if the file has no entry.
+    Raises `OSError` if the log cannot be read.
     """
     files = _files(file)
     if not files:
@@ -117,8 +117,8 @@ def verify(file: Path, noted: str = "") -> Chain:
     last = ""
     times, hashes = list[str](), set[str]()
     for place, (part, number, line) in enumerate(lines):
-        if (entry := _entry(line)) is not None:  # else a line that power cut
-            # What came before an older file is gone, so its first line cannot be checked.
+        if (entry := _entry(line)) is not None:  # else power failed while the line was written
+            # What came before the older file is gone, so its first line cannot be checked.
             checked = place > 0 or len(files) == 1
             if checked and entry.previous != last:
                 raise DataError(f"{part}, line {number}: does not continue the line before")
@@ -142,7 +142,7 @@ def entries(file: Path) -> Iterator[tuple[float, str]]:
 
 
 def _files(file: Path) -> list[Path]:
-    """Return the files of a log, older first."""
+    """Return the files of a log, the older file first."""
     return [part for part in (_before(file), file) if part.exists()]
 
 
@@ -151,12 +151,12 @@ def _before(file: Path) -> Path:
 
 
 def _digest(line: bytes) -> str:
-    """Return the hash of a line without its end, "" of no line."""
+    """Return the hash of a line without its end, or "" if there is no line."""
     return sha256(line).hexdigest() if line else ""
 
 
 def _last_line(file: Path) -> bytes:
-    """Return the last line without its end, b"" of a missing or empty file."""
+    """Return the last line without its end, or b"" if the file is missing or empty."""
     for part in reversed(_files(file)):
         with part.open("rb") as opened:
             size, tail = opened.seek(0, os.SEEK_END), b""
@@ -175,26 +175,27 @@ def _lines(text: bytes) -> list[bytes]:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Lock out other gates: of another order, or of another site with the same log.
+    """Lock out other gates: those of another order, or of another site with the same log.
 
-    The lock file can be opened by this user only, so a run's code, which may read the folder,
-    cannot hold the lock.
+    Only this user can open the lock file. A run's code, which may be able to read the folder, can
+    thus not hold the lock.
     """
     descriptor = os.open(file.with_name(file.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)  # which gives the lock back
+        os.close(descriptor)  # this releases the lock
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Append the line to the disk completely or not at all. Raise OSError if that fails."""
+    """Append the line, completely or not at all, to the file on the disk. Raise OSError if this
+    fails."""
     is_new = not file.exists()
     descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # power failed within a line
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # power failed in the last line
             line = b"\n" + line
         if os.write(descriptor, line) < len(line):
             os.ftruncate(descriptor, size)
@@ -219,7 +220,7 @@ def _entry(line: bytes) -> Entry | None:
 
 
 def _fit(value: object) -> object:
-    """Return the value with long texts and tables cut, as they may come from an attacker."""
+    """Return the value. Long texts and tables are cut, because they may come from an attacker."""
     if isinstance(value, dict):
         return _fit_table(value)
     if isinstance(value, list | tuple):

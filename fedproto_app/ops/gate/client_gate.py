@@ -3,9 +3,9 @@
     python -P -m fedproto_app.ops.gate.start client_gate --runtime-api-address … 3<TOKEN
 
 The program is Flower's: it fetches the order, sends the reply and reports that it is alive. Two of
-its steps are replaced. The app that comes with the run is not unpacked. The ClientApp is replaced
-by one that checks the order against the site's file, hands it to a separate process, and accepts
-its answer if it comes in time. If Flower does not have these steps, nothing starts.
+its steps are replaced. The app that comes with the run is not unpacked. In place of the ClientApp,
+the gate checks the order against the site's file, hands it to a separate process, and accepts the
+process's answer if it arrives in time. If Flower does not have these steps, nothing starts.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from fedproto_app.ops.gate import confinement, replace_steps
 from fedproto_app.ops.gate.audit import AuditLog
 from fedproto_app.ops.gate.confinement import Apart, Ended, frame, parts_of
 
-DRAIN = "drain"  # a file beside the audit log: docker/bin/drain
-GRACE = 60.0  # seconds beyond the site's limit, for starting the process and an orderly end
-REFUSED_A_MINUTE = 10  # refused orders that are logged
+DRAIN = "drain"  # a file beside the audit log, which docker/bin/drain creates
+GRACE = 60.0  # seconds beyond the site's limit, to start the process and to end it in order
+REFUSED_A_MINUTE = 10  # so many refused orders are logged per minute
 INSTALLED, BROUGHT = "installed", "brought"
 _LOGGED_SETTINGS = ("task", "method", "local-epochs", "rounds", "seed")  # in the audit log
 
@@ -67,7 +67,7 @@ class App(NamedTuple):
 
 
 class Gate:
-    """Stands between Flower's program and the separate process."""
+    """The gate between Flower's program and the separate process."""
 
     def __init__(self, apart: Apart) -> None:
         self._apart = apart
@@ -87,11 +87,11 @@ class Gate:
         return load
 
     def carry_out(self, app: App, message: Message, context: Context) -> Message:
-        """Return the reply to an order: the process's answer, or the reason for its absence."""
+        """Return the reply to an order: the process's answer, or the reason why there is none."""
         start = time.monotonic()
         log = AuditLog(None)
         order_fields: dict[str, object] = {}
-        fault = ("", "")  # its kind and its reason
+        fault = ("", "")  # the kind of the fault, and its reason
         try:
             site = read_site(context.node_config)
             log = AuditLog(Path(site.audit) if site.audit else None)
@@ -112,7 +112,7 @@ class Gate:
             reply = refusal(message, f"the site's gate ended the order: {error}")
         finally:
             try:
-                leftover = self._apart.end()  # before waiting for the log, which it might lock
+                leftover = self._apart.end()  # before the log is used, as the process might lock it
             except Ended as error:
                 log.write(
                     "ended", **order_fields, reason="; ".join(filter(None, (fault[1], str(error))))
@@ -124,7 +124,7 @@ class Gate:
         if kind:
             log.write(kind, **order_fields, reason=why)
         if kind == "refused":
-            return reply  # it says no more than the line
+            return reply  # a "reply" line would say nothing new
         if leftover:
             log.write("left-behind", **order_fields, processes=leftover)
             tell("left-behind", WARNING, processes=leftover, round=message.metadata.group_id)
@@ -164,34 +164,36 @@ class Gate:
 
 
 def refused(app: App, message: Message, context: Context, site: Site, too_many: bool) -> str:
-    """Return why the site refuses the order, "" if it does not, which may raise `SettingsError`.
+    """Return why the site refuses the order, or "" if it does not. May raise `SettingsError`.
 
-    too_many: whether `limits.orders-an-hour` orders came within the last hour.
+    too_many: whether `limits.orders-an-hour` orders have already arrived within the last hour.
     """
     code, limits = site.code, site.limits
     if site.state_dir is None:
         return (
-            "the site's file names no state-dir: other files of the separate process are deleted "
-            "after its order"
+            "the site's file names no state-dir, which is needed because all other files of the "
+            "separate process are deleted after its order"
         )
     if site.audit and Path(site.audit).with_name(DRAIN).exists():
         return LEAVING
     if too_many:
-        return f"this site carries out limits.orders-an-hour = {limits.orders_an_hour}"
+        return f"this site carries out only limits.orders-an-hour = {limits.orders_an_hour} orders"
     if code.run == "listed" and app.digest not in code.digests:
         return (
-            f"the app {app.name} {app.version} has the SHA-256 {app.digest}, which code.digests of "
-            "this site does not list"
+            f"the app {app.name} {app.version} has the SHA-256 {app.digest}, which this site's "
+            "code.digests does not list"
         )
     if code.run != "any":
         require_named_code(context.run_config, code)
     if (size := sent_bytes(message)) > limits.message_mb * 2**20:
-        return f"an order of {size} bytes: this site allows limits.message-mb = {limits.message_mb}"
+        return (
+            f"the order has {size} bytes; this site allows limits.message-mb = {limits.message_mb}"
+        )
     return ""
 
 
 def refusal(message: Message, reason: str) -> Message:
-    """Return the reason as an ordinary reply to the message, so that the server can report it."""
+    """Return an ordinary reply to the message with the reason, so that the server can report it."""
     kind = message.metadata.message_type
     if kind == ROSTER:
         return write_roster(NodeRoster("", 0, {}, {}, {}, {}, error=reason), reply_to=message)
@@ -237,13 +239,13 @@ def _reply_fields(reply: Message) -> dict[str, object]:
         fields |= {"clients": len(reported.names), "failed": len(reported.failed)}
         if not reported.names and reported.failed:
             fields["reason"] = next(iter(reported.failed.values()))
-    except (Unusable, ValueError):  # a roster, or no message of ours
+    except (Unusable, ValueError):  # a roster, or not one of our messages
         pass
     return fields
 
 
 def work(job: bytes) -> bytes:
-    """Run the app on the message, in the separate process, and return the reply as bytes."""
+    """Run the app on the message and return the reply as bytes. Called in the separate process."""
     header, context_bytes, message_bytes, content = parts_of(job)
     job_settings = json.loads(header)
     confinement.limit_memory(job_settings["memory"])
@@ -256,7 +258,7 @@ def work(job: bytes) -> bytes:
         from flwr.cli.install import install_from_fab
         from flwr.clientapp.utils import get_load_client_app_fn
 
-        packages = ("fedproto_app", "fedproto_compared")  # the app brings its own
+        packages = ("fedproto_app", "fedproto_compared")  # the app brings its own copies
         for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
             del sys.modules[name]
         install_from_fab(content, skip_prompt=True)
@@ -273,7 +275,10 @@ def work(job: bytes) -> bytes:
 
 
 def main(finish_start: Callable[[], None]) -> None:
-    """Run Flower's program with the gate in it. finish_start: adds the token to its arguments."""
+    """Run Flower's program with the gate in it.
+
+    finish_start: adds the token to the program's arguments.
+    """
     gate = Gate(Apart(work, confinement.run_as()))
     # After the fork: the separate process must not have the token in its memory.
     finish_start()

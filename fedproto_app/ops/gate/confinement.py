@@ -1,8 +1,8 @@
-"""A separate process for untrusted code: limited, timed, and ended with all its descendants.
+"""Run untrusted code in a separate process: limited, timed, and ended with all its descendants.
 
-The gate forks it before it receives the order, so the process has no connection, token or lock of
-the gate. If the gate is root, the process becomes another user for good (FEDPROTO_RUN_AS): only
-then can the code neither kill its gate nor change its files. Works on Linux only.
+The gate forks this process before it receives the order, so the process has no connection, token or
+lock of the gate. If the gate is root, the process becomes another user for good (FEDPROTO_RUN_AS).
+Only then can the code neither kill the gate nor change the gate's files. This works only on Linux.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("<Q")
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # of prctl
 _CHUNK = 2**20
 _LOOK_EVERY = 0.2  # seconds
-_DYING = 2.0  # seconds between closing its connection and its end
+_DYING = 2.0  # seconds that a process may take to end after it has closed its connection
 _ENDING = 20.0  # seconds within which all descendants must have ended
 
 
@@ -50,16 +50,16 @@ def parts_of(framed: bytes) -> Iterator[bytes]:
 
 
 class Apart:
-    """A process that waits for one job (bytes), does it and returns the answer (bytes).
+    """A process that waits for one job (bytes), does it, and returns the answer (bytes).
 
-    work: does the job, in that process, which has a folder of its own for temporary files, HOME and
-    FLWR_HOME. The folder is removed with the process.
+    work: does the job in that process. The process has its own folder for temporary files, HOME and
+    FLWR_HOME, which is removed with the process.
     """
 
     def __init__(self, work: Callable[[bytes], bytes], run_as: int | None) -> None:
         adopt_orphans()
         self._run_as = run_as
-        self._status: int | None = None  # the process's, once it has ended
+        self._status: int | None = None  # of the process, once it has ended
         self._folder = tempfile.gettempdir() + f"/order-{os.getpid()}-{time.monotonic_ns()}"
         job, self._job = os.pipe()
         self._answer, answer = os.pipe()
@@ -75,13 +75,14 @@ class Apart:
     def do(self, job: bytes, seconds: float, byte_limit: int) -> bytes:
         """Return the answer to the job.
 
-        Raises `Ended` if it does not come within so many seconds, or is longer than `byte_limit`.
+        Raises `Ended` if the answer does not arrive within so many seconds, or is longer than
+        `byte_limit`.
         """
         deadline = time.monotonic() + seconds
         self._hand_over(job, deadline, f"did not take its order within {seconds:g} s")
         received = bytearray()
         while not (answer := _complete_answer(received, byte_limit)):
-            if time.monotonic() > deadline:  # even while bytes keep coming
+            if time.monotonic() > deadline:  # even if bytes are still arriving
                 raise Ended(f"not done within {seconds:g} s")
             if not select.select([self._answer], [], [], _LOOK_EVERY)[0]:
                 self._see_that_it_lives()
@@ -93,7 +94,7 @@ class Apart:
         return bytes(answer)
 
     def _hand_over(self, job: bytes, deadline: float, too_late: str) -> None:
-        """Write the job to the process, which may read slowly or not at all, or raise `Ended`."""
+        """Write the job to the process. Raise `Ended` if it reads too slowly, or not at all."""
         os.set_blocking(self._job, False)
         view = memoryview(frame(job))
         try:
@@ -103,12 +104,12 @@ class Apart:
                 if select.select([], [self._job], [], _LOOK_EVERY)[1]:
                     view = view[os.write(self._job, view) :]
         except BrokenPipeError:
-            pass  # it has died, which `do` detects
+            pass  # the process has died, which `do` detects
         finally:
             os.close(self._job)
 
     def end(self) -> int:
-        """End the process and its descendants and return how many of these were still running."""
+        """End the process and its descendants. Return how many descendants were still running."""
         leftover = end_descendants() - {self._pid}
         pid = os.fork()
         if pid == 0:  # root without capabilities cannot remove another user's files
@@ -132,10 +133,10 @@ class Apart:
                 time.sleep(0.01)
         status = self._status
         if not patience and os.WIFEXITED(status):
-            return  # its answer is read to the end first
+            return  # its answer is first read to the end
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            hint = ", as where memory is short" if number == signal.SIGKILL else ""
+            hint = ", perhaps because memory is short" if number == signal.SIGKILL else ""
             raise Ended(f"was ended by signal {number}{hint}")
         raise Ended(f"ended with exit code {os.waitstatus_to_exitcode(status)} and no answer")
 
@@ -181,7 +182,7 @@ def run_as() -> int | None:
 
 
 def limit_memory(megabytes: int | None) -> None:
-    """Limit the private memory of this process, without files and libraries."""
+    """Limit the private memory of this process. Files and libraries are not counted."""
     if megabytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (megabytes * 2**20,) * 2)
 
@@ -197,7 +198,7 @@ def adopt_orphans() -> None:
 
 
 def end_descendants() -> set[int]:
-    """Kill all descendants of this process, also those that left their parents.
+    """Kill all descendants of this process, including those that left their parents.
 
     Returns their ids. Raises `Ended` if a process cannot be killed.
     """
@@ -208,7 +209,7 @@ def end_descendants() -> set[int]:
             raise Ended(f"processes that cannot be ended: {sorted(states)}")
         running = {pid for pid, state in states.items() if state != "Z"}  # Z: has ended
         killed |= running
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, none can start another
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # a stopped process can start no other
             for pid in running:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
@@ -237,7 +238,7 @@ def _descendants() -> dict[int, str]:
 
 
 def become(user: int | None) -> None:
-    """Become this user for good. None keeps the present user."""
+    """Become this user for good. None keeps the current user."""
     if user is not None and os.getuid() != user:
         os.setgroups([])
         os.setresgid(user, user, user)

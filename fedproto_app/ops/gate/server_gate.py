@@ -2,10 +2,10 @@
 
     python -P -m fedproto_app.ops.gate.start server_gate --runtime-api-address … 3<TOKEN
 
-It runs Flower's program as another user (FEDPROTO_RUN_AS), who can read neither the SuperExec's
-secret nor the audit log (FEDPROTO_AUDIT, a file), and kills processes that a run leaves behind.
-FEDPROTO_DIGESTS has the SHA-256 of the apps that may run, separated by blanks. Without it all apps
-may run.
+It runs Flower's program as another user (FEDPROTO_RUN_AS), and kills processes that a run leaves
+behind. This user can read neither the SuperExec's secret nor the audit log (the file in
+FEDPROTO_AUDIT). FEDPROTO_DIGESTS lists the SHA-256 of the apps that may run, separated by blanks.
+If it is not set, all apps may run.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from fedproto_app.ops.gate import confinement, replace_steps
 from fedproto_app.ops.gate.audit import AuditLog
 
 AUDIT, DIGESTS = "FEDPROTO_AUDIT", "FEDPROTO_DIGESTS"
-_MOST_REPORT_BYTES = 64 * 2**10  # of the app process's report
+_MOST_REPORT_BYTES = 64 * 2**10  # bytes of the report from the app's process
 _LOGGED_SETTINGS = ("task", "method", "rounds", "local-epochs", "seed", "output.name")
 
 
 class Reporter:
-    """Reports the run to the gate, from the app's process, before any of the run's code is loaded.
+    """Reports the run from the app's process to the gate, before any of the run's code is loaded.
 
-    It replaces two steps of Flower's program. pipe: to the gate.
+    It replaces two steps of Flower's program. pipe: leads to the gate.
     """
 
     def __init__(self, pipe: int) -> None:
@@ -75,7 +75,7 @@ class Reporter:
 
     def _tell(self, event: str, **fields: object) -> None:
         os.write(self._pipe, json.dumps({"event": event, **self._app_fields, **fields}).encode())
-        os.close(self._pipe)  # before untrusted code could write to it
+        os.close(self._pipe)  # so that untrusted code cannot write to it
 
 
 def main(finish_start: Callable[[], None]) -> None:
@@ -96,7 +96,7 @@ def main(finish_start: Callable[[], None]) -> None:
         os.setsid()
         confinement.become(confinement.run_as())
         confinement.die_with_parent()
-        if above is not None:  # Flower's program would look for a process of another user in vain
+        if above is not None:  # Flower's program cannot see a process of another user
             del sys.argv[above - 1 : above + 1]
         Reporter(write)
         flwr_serverapp()
@@ -121,7 +121,7 @@ def main(finish_start: Callable[[], None]) -> None:
 
 
 def _read_report(pipe: int) -> dict[str, object]:
-    """Return the report of the app's process, written before the run's code was loaded."""
+    """Return the report that the app's process wrote before the run's code was loaded."""
     content = b""
     while len(content) < _MOST_REPORT_BYTES and (chunk := os.read(pipe, _MOST_REPORT_BYTES)):
         content += chunk

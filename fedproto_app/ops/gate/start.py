@@ -1,12 +1,12 @@
-"""The first step of a gate, which keeps Flower's task while the gate's slow modules are imported.
+"""Start a gate, and keep Flower's task alive while the gate's slow modules are imported.
 
     python -P -m fedproto_app.ops.gate.start client_gate --runtime-api-address … 3<TOKEN
 
-Flower's token ends if its task does not report for 30 seconds. Then Flower starts the task again,
-and on a slow host such attempts would pile up. So a small process reports to Flower from the first
-second on. It ends the gate if Flower has taken the task back, because another attempt may be under
-way. Gates take turns with their imports: only one gate with the same FEDPROTO_TURNS, a file,
-imports at a time.
+Flower's token expires if its task does not report for 30 seconds. Flower then starts the task
+again, and on a slow host such attempts would pile up. A small process therefore reports to Flower
+from the first second on. If Flower has taken the task back, this process ends the gate, because
+another attempt may be under way. Gates take turns with their imports: of all gates that have the
+same file in FEDPROTO_TURNS, only one imports at a time.
 
 This module imports only the standard library, which takes 0.1 processor seconds.
 """
@@ -33,15 +33,15 @@ TURNS = "FEDPROTO_TURNS"
 
 _TOKEN = 3  # the descriptor through which docker/gate/ hands over Flower's token
 _TOKEN_LIFE = 30.0  # seconds from the launch of a task until Flower must have heard from it
-_HEARD_LIFE = 60.0  # seconds from one report of a task to the next
+_HEARD_LIFE = 60.0  # seconds from one report of a task until Flower must hear the next
 _REPORT_EVERY = 10.0  # seconds
 _ANSWER_WITHIN = 20.0  # seconds
-_LONGEST = 600.0  # seconds of a start, after which Flower's next attempt has its turn
+_LONGEST = 600.0  # seconds that a start may take before it is the turn of Flower's next attempt
 _HEARTBEAT = "/v1/runtime/send-task-heartbeat"
 _HEADERS = {"content-type": "application/protobuf", "accept": "application/protobuf"}
 _SUCCESS = b"\x08\x01"  # of SendTaskHeartbeatResponse
 
-# Their `__init__` would import Flower's servers, which take a second and no gate needs.
+# Packages whose `__init__` imports Flower's servers. This takes a second, and no gate needs them.
 _COMMANDS = ("flwr.supernode.cli", "flwr.superlink.cli")
 _SIMULATION = "flwr.superlink.grid.inmemory_grid"
 
@@ -53,7 +53,7 @@ class Start:
     """
 
     def __init__(self, arguments: list[str]) -> None:
-        # The token goes through a second process, as none of the gate's own may have it in memory.
+        # The token is kept by a second process, as no process of the gate may have it in memory.
         read, write = os.pipe()
         gate = os.getpid()
         self._keeper = os.fork()
@@ -72,8 +72,8 @@ class Start:
     def finish(self) -> None:
         """Let the next gate start, and add the token to the arguments that Flower's program reads.
 
-        From here on the program itself reports to Flower. The token is not on the process's command
-        line, which every process of the machine can see.
+        From here on the program itself reports to Flower. The token does not appear on the
+        process's command line, which every process of the machine can see.
         """
         with os.fdopen(_TOKEN) as pipe:
             sys.argv += ["--token", pipe.read()]
@@ -85,8 +85,8 @@ class Start:
 
 
 def _take_turn() -> int | None:
-    """Wait for the lock on the file FEDPROTO_TURNS, which ends with the process. Return the file's
-    descriptor, or None without such a file."""
+    """Wait for the lock on the file in FEDPROTO_TURNS. The lock ends with the process. Return the
+    file's descriptor, or None without such a file."""
     file = os.environ.get(TURNS)
     if not file:
         return None
@@ -117,7 +117,7 @@ def _keep(gate: int, hand_on: int, arguments: list[str]) -> None:
 
 
 def report(arguments: list[str], token: str) -> bool | None:
-    """Report that the task is alive. Return whether Flower still has it with this token.
+    """Report to Flower that the task is alive. Return whether its token is still valid.
 
     None means that Flower did not say, because it could not be reached or has no such call.
     """
@@ -144,21 +144,21 @@ def report(arguments: list[str], token: str) -> bool | None:
 
 
 def _tell_too_slow(seconds: float) -> None:
-    """Write why the gate ends to the container's log and, at a server, to the audit log."""
+    """Write the reason why the gate ends to the container's log and, at a server, the audit log."""
     reason = (
         f"this host is too slow for Flower's token of {_TOKEN_LIFE:g} s: a task did not start "
         f"within {seconds:.0f} s. Give the container more processors (FEDPROTO_CPUS), or run less "
         "beside it"
     )
     print(f"event=too-slow reason={json.dumps(reason)}", file=sys.stderr, flush=True)
-    if file := os.environ.get("FEDPROTO_AUDIT"):  # Flower throws a ServerApp's output away
+    if file := os.environ.get("FEDPROTO_AUDIT"):  # Flower discards the output of a ServerApp
         from fedproto_app.ops.gate.audit import AuditLog
 
         AuditLog(Path(file)).write("too-slow", reason=reason)
 
 
 def _after(flag: str, arguments: list[str]) -> str:
-    """Return the argument that follows the flag, "" without the flag."""
+    """Return the argument that follows the flag, or "" without the flag."""
     return arguments[arguments.index(flag) + 1] if flag in arguments else ""
 
 
@@ -171,10 +171,10 @@ def _age(process: int) -> float:
 
 
 def leave_servers_out() -> None:
-    """Let Flower's programs be imported without its SuperLink, SuperNode and simulation."""
+    """Make Flower's programs importable without its SuperLink, SuperNode and simulation."""
     for name in _COMMANDS:
         if name not in sys.modules and (spec := find_spec(name)) is not None:
-            sys.modules[name] = module_from_spec(spec)  # knows where its modules are, and runs none
+            sys.modules[name] = module_from_spec(spec)  # knows its modules, but runs no code
     if _SIMULATION not in sys.modules:
         stand_in = ModuleType(_SIMULATION)
         vars(stand_in)["InMemoryGrid"] = type("InMemoryGrid", (), {})

@@ -1,4 +1,4 @@
-"""``fedproto data check``: what a run would make of the data of each task."""
+"""``fedproto data check``: show how a run would use the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check(record: TaskRecord, settings: Settings, all_rows: bool) -> Checked:
-    """Print what a run of the task would make of the data, with all rows if `all_rows`."""
+    """Print how a run of the task would use the data. all_rows: print long tables in full."""
     module = import_module(f"fedproto_app.report.check.{record.folder}")
     checked: Checked = module.check(settings, all_rows)
     return checked

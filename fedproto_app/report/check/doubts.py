@@ -1,8 +1,8 @@
-"""Doubts about what values and classes mean: a line each, with what to do now.
+"""Raise doubts about what values and classes mean: each a line that says what to do now.
 
-A run accepts such data. But a code for missing values, a meter's total or a copy of another client
-makes its answer wrong, and the data do not say what they mean. A false alarm costs trust, so each
-rule says what it requires.
+A run accepts such data. But if they contain a code for missing values, a meter's total or a copy of
+another client, the answer of the run is wrong. The data themselves do not say what they mean. A
+false alarm costs trust, so each rule says what it requires.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from fedproto_app.data.windows import cut_of, lookback, why_refused
 from fedproto_app.report.check.findings import LARGEST_VALUE, listed, most_affected
 from fedproto_app.settings import DataSettings
 
-_FEWEST_REPEATS = 5  # of a value far outside, to be a code
-_FEWEST_VALUES = 100  # of a counter
-_MOST_RESETS = 0.01  # of a counter's changes
-_FEWEST_RISES = 0.2  # of a counter's changes
-_FEWEST_ZEROS = 24  # at an end of a series
-_WINDOW = 32  # values that are looked for in other series
-_WINDOWS = 8  # of a series, from which those to look for are chosen
-_FEWEST_DISTINCT = 4  # values in a window
-_EQUAL = 0.95  # share of the values that a copy has in common
-_MOST_SUMMED = 500  # clients among which totals and multiples are looked for
-_SUM_ERROR = 0.05  # of a total's changes, for instance because its parts are rounded
-_SMALLEST_REST = 0.002  # of a series' changes, to tell parts apart that hardly differ
-_UNIT_JUMP = 20.0  # times. Days to hours are 24, and a series that just grows takes longer
+_FEWEST_REPEATS = 5  # times that a value far from the others must occur to be a code
+_FEWEST_VALUES = 100  # changes from which a series can be a counter
+_MOST_RESETS = 0.01  # share of a counter's changes that may be falls
+_FEWEST_RISES = 0.2  # share of a counter's changes that must be rises
+_FEWEST_ZEROS = 24  # zeros in a row at an end of a series
+_WINDOW = 32  # values in a row that are looked for in other series
+_WINDOWS = 8  # windows of a series, from which those to look for are chosen
+_FEWEST_DISTINCT = 4  # different values in a window
+_EQUAL = 0.95  # share of the values that a copy has in common with the original
+_MOST_SUMMED = 500  # clients. Among more, totals and multiples are not looked for
+_SUM_ERROR = 0.05  # share of a total's changes that its parts may miss, because of rounding
+_SMALLEST_REST = 0.002  # share of a series' changes. With a smaller rest it is a multiple
+_UNIT_JUMP = 20.0  # times. From hours to days it is 24, and a series that just grows takes longer
 _FEWEST_AROUND_A_JUMP = 2  # periods
 _FEWEST_BESIDE_A_GIANT = 5  # clients
 _GIANT = 20.0  # times the median client
-# In five public data sets of hours, 95% intervals held 63 to 100% of the test values (means over
-# clients) with 14 days of history, 84 to 99% with 21, 89 to 98% with 30, and 92 to 97% with 40 and
-# 60.
-_FEWEST_VALIDATED = 3  # days, of about 33
+# In five public data sets of hourly values, 95% intervals held 63 to 100% of the test values (means
+# over clients) with 14 days of history, 84 to 99% with 21 days, 89 to 98% with 30 days, and 92 to
+# 97% with 40 and 60 days.
+_FEWEST_VALIDATED = 3  # days in the validation part, which about 33 days of history have
 _NO_NAMES = {"nan", "none", "null", "na", "n/a"}
 
 Vector = NDArray[np.float64]
 
 
 def doubts_about_gain(series: Sequence[ClientSeries]) -> list[str]:
-    """Return which clients repeat others, so that their gain from sharing is not real."""
+    """Name the clients that repeat other clients, so that their gain from sharing is not real."""
     clients = [client for client in series if len(client.values)]
     lines: list[str] = []
     copies = copies_among(clients)
@@ -76,7 +76,7 @@ def doubts_about_gain(series: Sequence[ClientSeries]) -> list[str]:
 
 
 def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
-    """Return the other doubts about series, as `load_series` gives them."""
+    """Return the other doubts about series, which are given as `load_series` returns them."""
     clients = [client for client in series if len(client.values)]
     return [
         *_giants(clients),
@@ -91,21 +91,21 @@ def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) 
 
 
 def _codes(clients: Iterable[ClientSeries]) -> list[str]:
-    """Name values such as -999 that repeat far outside the others."""
+    """Name values such as -999 that occur repeatedly, far from all other values."""
     repeated_codes = [(c.name, code, count) for c in clients for code, count in codes_in(c.values)]
-    parts = [f"{code:g} comes {count} times in {name}" for name, code, count in repeated_codes]
+    parts = [f"{code:g} occurs {count} times in {name}" for name, code, count in repeated_codes]
     codes = ",".join(dict.fromkeys(f"{code:g}" for _, code, _ in repeated_codes))
     doubt = f"if it stands for a missing value, --set data.missing-values={codes} leaves it out"
     return [f"{listed(parts)}, far from the other values: {doubt}"] if parts else []
 
 
 def codes_in(values: Vector) -> list[tuple[float, int]]:
-    """Return the values that may be codes for "missing", and how often each comes.
+    """Return the values that may be codes for "missing", and how often each occurs.
 
-    A code is the lowest or highest of the values [T], is not 0, comes `_FEWEST_REPEATS` times, and
-    is farther from the next value than the others are from each other, not counting a code at the
-    other end. The highest is a code only if it is written like one, since a machine that is on or
-    off has a highest value too.
+    A code is the lowest or the highest of the values [T]. It is not 0 and occurs at least
+    `_FEWEST_REPEATS` times. Its distance from the next value is larger than the range of all other
+    values, apart from a code at the other end. The highest value is a code only if it is also
+    written like one, since the values of a machine that is on or off repeat their maximum too.
     """
     values = values[np.isfinite(values)]
     ends = (values.min(), values.max()) if len(values) else ()
@@ -134,14 +134,14 @@ def codes_in(values: Vector) -> list[tuple[float, int]]:
 
 
 def _is_written_like_a_code(value: float) -> bool:
-    """Return whether a value is like 999.9 or 8888, the largest of some integers, or like 1e20."""
+    """Return whether a value looks like a code: 999.9, 8888, 1e20, or an integer type's maximum."""
     digits = f"{value:.7g}".replace(".", "")
     is_largest = value in (2**7 - 1, 2**8 - 1, 2**15 - 1, 2**16 - 1, 2**31 - 1, 2**32 - 1)
     return is_largest or value >= LARGEST_VALUE or (len(digits) > 1 and len(set(digits)) == 1)
 
 
 def _unit_jumps(clients: Iterable[ClientSeries], period: int) -> list[str]:
-    """Name series whose values are many times larger, or smaller, from some time on."""
+    """Name series whose values become many times larger, or smaller, from some time on."""
     others = [client for client in clients if not is_counter(client.values)]  # resets are no jumps
     jumps = [(c, *jump) for c in others if (jump := unit_jump(c.values, period)) is not None]
     parts = [
@@ -159,11 +159,11 @@ def _unit_jumps(clients: Iterable[ClientSeries], period: int) -> list[str]:
 
 
 def unit_jump(values: Vector, period: int) -> tuple[int, float] | None:
-    """Return the place from which on values [T] are many times as large or small, and the factor.
+    """Return the place from which on values [T] are many times larger or smaller, and the factor.
 
-    The periods' median sizes must all be `_UNIT_JUMP` times as large, or as small, as all of those
-    before. A period whose median is 0 or missing does not count. The factor compares the medians
-    of both sides. None without such a place.
+    From there on, each period's median size must be at least `_UNIT_JUMP` times that of every
+    period before, or at most a `_UNIT_JUMP`-th of it. A period whose median is 0 or missing is
+    ignored. The factor compares the medians of both sides. Return None without such a place.
     """
     periods = len(values) // period
     table = np.abs(values[: periods * period].reshape(periods, period))
@@ -197,7 +197,7 @@ def _counters(clients: Iterable[ClientSeries]) -> list[str]:
 
 
 def is_counter(values: Vector) -> bool:
-    """Return whether values [T] rise all the time, apart from a few resets, and not just rarely."""
+    """Return whether values [T] never fall, apart from a few resets, and rise often enough."""
     changes = np.diff(values[np.isfinite(values)])
     if len(changes) < _FEWEST_VALUES:
         return False
@@ -206,7 +206,7 @@ def is_counter(values: Vector) -> bool:
 
 
 def _zeros_at_the_ends(clients: Iterable[ClientSeries], period: int) -> list[str]:
-    """Name series that begin or end with long zeros, as before a client existed."""
+    """Name series that begin or end with long runs of zeros, as if the client did not exist yet."""
     parts = [
         f"{client.name} {verb} with {_duration(client, zeros)} of zeros"
         for client in clients
@@ -220,10 +220,10 @@ def _zeros_at_the_ends(clients: Iterable[ClientSeries], period: int) -> list[str
 
 
 def zeros_at_the_ends(values: Vector, period: int) -> tuple[int, int]:
-    """Return how many zeros values [T] begin and end with, 0 for numbers without a meaning.
+    """Return with how many zeros values [T] begin and end. A number that says little becomes 0.
 
-    They have one if they last two periods and twice as long as any zeros between, and if at least
-    half of the values between are not 0.
+    It says something if the zeros last at least two periods and over twice as long as any run of
+    zeros in between, and if at least half of the values in between are not 0.
     """
     not_zero = np.flatnonzero(values != 0)
     if not len(not_zero):
@@ -238,7 +238,7 @@ def zeros_at_the_ends(values: Vector, period: int) -> tuple[int, int]:
 
 
 def _duration(client: ClientSeries, steps: int) -> str:
-    """Return a number of steps in words, in days if they last at least two."""
+    """Return a number of steps in words, or in days if they last at least two days."""
     if client.clock is not None:
         first, end = client.clock.moments(np.array([0, steps]))
         if (days := (end - first) / np.timedelta64(1, "D")) >= 2:
@@ -253,7 +253,7 @@ def _empty_times(clients: Iterable[ClientSeries], period: int) -> list[str]:
         if words := empty_times_text(client, period):
             names.setdefault(words, []).append(client.name)
     return [
-        f"{listed(of_words)}: never a value {words}, so there is no forecast for these times"
+        f"{listed(of_words)}: there is never a value {words}, so these times have no forecast"
         for words, of_words in names.items()
     ]
 
@@ -271,39 +271,40 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
     return [
         *most_affected(
             {name: steps for name, steps in early.items() if steps >= back},
-            "the last value is up to {:.0f} steps older than the newest of all, and a forecast "
-            "starts from it",
+            "the last value, from which a forecast starts, is up to {:.0f} steps older than the "
+            "newest value of all clients",
         ),
         *most_affected(
             {name: steps for name, steps in short.items() if 2 * steps > longest},
-            "up to {:.0f} steps shorter than the longest, so there is less to learn from",
+            "up to {:.0f} steps shorter than the longest series, so there is less to learn from",
         ),
         *most_affected(
             {name: share for name, share in gaps.items() if 3 * share > 1},
-            "up to {:.0%} of the values are missing, and errors cover the others",
+            "up to {:.0%} of the values are missing, and errors cover only the others",
         ),
     ]
 
 
 def _little_history(clients: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
-    """Name clients whose intervals rest on few days, where a period is a day."""
+    """Name clients whose intervals are based on few days. Only series with daily periods count."""
     daily = [c for c in clients if c.clock and c.clock.steps_in(DAY) == settings.period]
     usable = [client for client in daily if why_refused(client, settings) is None]
     days = {client.name: cut_of(client, settings).validation / settings.period for client in usable}
     return most_affected(
         {name: number for name, number in days.items() if number < _FEWEST_VALIDATED},
-        "too little history for 95% intervals, whose widths come from a validation part of {:.1f} "
-        "days: they may hold far fewer or more of the next values",
+        "too little history for 95% intervals: their widths come from a validation part of only "
+        "{:.1f} days, so they may hold far fewer, or far more, than 95% of the next values",
         lambda number: -number,
     )
 
 
 def copies_among(clients: Sequence[ClientSeries]) -> list[tuple[str, str, int]]:
-    """Return each copy, the first client with its values, and how many steps later the copy is.
+    """Return each copy, the first client with the same values, and by how many steps it is later.
 
-    Two series are copies if `_EQUAL` of the values that both have are equal, over half of the
-    shorter series at least. Candidates have an equal window of `_WINDOW` values, with
-    `_FEWEST_DISTINCT` different ones, so series of hardly any different values have no copies.
+    Two series are copies if they overlap by at least half of the shorter series, and at least
+    `_EQUAL` of the values that both have there are equal. Candidates must have a window of
+    `_WINDOW` values in common, with at least `_FEWEST_DISTINCT` different values. A series with
+    hardly any different values therefore has no copies.
     """
     copies: list[tuple[str, str, int]] = []
     windows: dict[int, list[tuple[ClientSeries, int]]] = {}  # client and place, by hash
@@ -328,7 +329,7 @@ def copies_among(clients: Sequence[ClientSeries]) -> list[tuple[str, str, int]]:
 
 
 def _window_hashes(values: Vector) -> NDArray[np.uint64]:
-    """Return a hash of each window of values [T], [T - _WINDOW + 1]."""
+    """Return a hash of each window of values [T] as an array [T - _WINDOW + 1]."""
     hashes = (values + 0.0).view(np.uint64)  # + 0.0: no -0
     hashes = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
     width = 1
@@ -340,7 +341,7 @@ def _window_hashes(values: Vector) -> NDArray[np.uint64]:
 
 
 def _telling_windows(values: Vector) -> list[int]:
-    """Return the places of two windows, one in each half, with many different values."""
+    """Return the places of two windows with many different values, one in each half."""
     last = len(values) - _WINDOW
     if last < 0:
         return []
@@ -354,7 +355,7 @@ def _telling_windows(values: Vector) -> list[int]:
 
 
 def _are_copies(first: ClientSeries, client: ClientSeries, shift: int) -> bool:
-    """Return whether the client has the first client's values, so many steps later."""
+    """Return whether the client has the first client's values, but `shift` steps later."""
     moved = first.start + shift
     start = max(moved, client.start)
     end = min(moved + len(first.values), client.end)
@@ -370,14 +371,15 @@ def _are_copies(first: ClientSeries, client: ClientSeries, shift: int) -> bool:
 def sums_among(
     clients: Sequence[ClientSeries],
 ) -> tuple[list[tuple[str, list[str]]], list[tuple[str, str]]]:
-    """Return each client that is the sum of at least two smaller clients, with their names, and
-    each client that is a multiple of a smaller client, with its name.
+    """Return totals and multiples among the clients, as pairs of names.
 
-    A total's changes are the sum of its parts' changes, up to `_SUM_ERROR` of their norm, and a
-    multiple's changes are proportional up to `_SMALLEST_REST`. Only rows where all clients have a
-    value count, and there must be at least two for each client. In the order of size, each client's
-    changes are projected on the changes of the smaller clients. If these explain them, least
-    squares gives the parts a weight of 1 and other clients a weight of 0.
+    A total is the sum of at least two smaller clients, whose names come with it. A multiple is
+    proportional to one smaller client. A total's changes must equal the sum of its parts' changes
+    up to `_SUM_ERROR` of their norm, and a multiple's changes must be proportional up to
+    `_SMALLEST_REST`. Only time steps at which all clients have a value are used, and there must be
+    at least two for each client. From the smallest client to the largest, each client's changes are
+    projected on the changes of the smaller ones. If these explain them, least squares gives the
+    parts a weight of 1 and other clients a weight of 0.
     """
     count = len(clients)
     if not 2 <= count <= _MOST_SUMMED:
@@ -422,7 +424,7 @@ def sums_among(
 
 
 def _giants(clients: Sequence[ClientSeries]) -> list[str]:
-    """Name a client that is larger, or longer, than all others together."""
+    """Name a client whose values are larger, or more numerous, than all others' together."""
     if len(clients) <= _FEWEST_BESIDE_A_GIANT:
         return []
     sizes = {client.name: float(np.nanmean(np.abs(client.values))) for client in clients}
@@ -446,7 +448,8 @@ def _giants(clients: Sequence[ClientSeries]) -> list[str]:
 def doubts_about_classes(names: Sequence[str]) -> list[str]:
     """Return the doubts about the names of classes.
 
-    They may differ in case, blanks and form of Unicode only, or say that there is no class.
+    Names may differ only in case, blanks and Unicode form, or a name may mean that the class is
+    unknown.
     """
     spellings: dict[str, list[str]] = {}
     for name in names:
@@ -466,7 +469,7 @@ def doubts_about_classes(names: Sequence[str]) -> list[str]:
 
 
 def doubts_about_images(pool: ImagePool) -> list[str]:
-    """Return the doubts about images: their classes, and how they were read."""
+    """Return the doubts about the classes of images, and notes on how the images were read."""
     notes = doubts_about_classes(pool.classes)
     if pool.notes:
         clients = listed([name for name in pool.notes if name])
@@ -476,7 +479,7 @@ def doubts_about_images(pool: ImagePool) -> list[str]:
 
 
 def doubts_about_sequences(pool: SequencePool) -> list[str]:
-    """Return the doubts about labelled sequences: their classes, and sensors that never change."""
+    """Return the doubts about the classes of sequences, and about sensors that never change."""
     names = np.zeros(len(pool.sequences), int) if pool.clients is None else pool.clients
     low, high = (
         np.stack([reduce(steps, axis=0) for steps in pool.sequences]) for reduce in (np.min, np.max)

@@ -1,4 +1,4 @@
-"""The common part of the data checks of all tasks: print findings, format names and numbers."""
+"""Print the findings of a data check, and format names and numbers. All tasks use this module."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rich.text import Text
 from fedproto_app.core.charts import Chart
 from fedproto_app.settings import DataSettings
 
-ROWS = 20  # of the table, without --all
-MOST_LISTED = 5  # clients, classes or files in one line
+ROWS = 20  # rows of the table that are shown without --all
+MOST_LISTED = 5  # clients, classes or files named in one line
 # Errors are squared in float32, whose largest number is 3e38.
 LARGEST_VALUE = 1e15
 
-Cell = str | Text  # a `Text` keeps its colour and stands left in its column
+Cell = str | Text  # a `Text` keeps its colour and is aligned to the left
 
 
 @dataclass(frozen=True)
 class Checked:
     """The result of a check.
 
-    could_start: whether a run could start. proposed: settings that suit the data, by dotted keys.
-    charts: the clients' classes, or None for data without classes.
+    could_start: whether a run could start. proposed: settings that suit the data, with dotted keys.
+    charts: the charts of the clients' classes, or None for data without classes.
     """
 
     could_start: bool
@@ -37,9 +37,10 @@ class Checked:
 
 
 def with_own_clients(data: DataSettings, table: str, has_clients: bool) -> DataSettings:
-    """Return the settings with the clients that the source names, unless others were asked for.
+    """Return settings that use the source's own clients, unless the user asked for others.
 
-    table: "partition" or "clusters". Asking for others is to set anything in that table.
+    A user asks for others by setting anything in the table "partition" or "clusters", which `table`
+    names.
     """
     dealing = getattr(data, table)
     if not has_clients or dealing.model_fields_set:
@@ -51,8 +52,9 @@ def with_own_clients(data: DataSettings, table: str, has_clients: bool) -> DataS
 class Findings:
     """The findings of a check, in the order of printing.
 
-    rows: of a table, titles first. facts: pairs of title and text. refused: lines about data that a
-    run refuses. warnings: lines about data that a run accepts but may not handle well.
+    rows: the rows of a table, its titles first. facts: pairs of title and text. refused: lines
+    about data that a run refuses. warnings: lines about data that a run accepts but may not handle
+    well.
     """
 
     rows: list[Sequence[Cell]]
@@ -106,7 +108,7 @@ def hint(text: str) -> tuple[str, Text]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and the number of further names."""
+    """Return a text with the first names, and the number of the others."""
     more = f" and {len(names) - MOST_LISTED} more" if len(names) > MOST_LISTED else ""
     return ", ".join(names[:MOST_LISTED]) + more
 
@@ -121,7 +123,7 @@ def span(values: NDArray[np.generic]) -> str:
 
 
 def refusals(refused: Mapping[str, str | None]) -> list[str]:
-    """Return a line for every reason. refused: by client, None for a client that is usable."""
+    """Return a line for each reason. refused: the reason by client, None for a usable client."""
     by_reason: dict[str, list[str]] = {}
     for client, reason in refused.items():
         if reason is not None:
@@ -132,16 +134,16 @@ def refusals(refused: Mapping[str, str | None]) -> list[str]:
 def most_affected(
     sizes: Mapping[str, float], text: str, strength: Callable[[float], float] = abs
 ) -> list[str]:
-    """Return a line about these clients, the strongest first, or [] without any.
+    """Return a line about these clients, the most affected first, or [] without clients.
 
-    text: with a place for the strongest client's size.
+    text: the line's text, with a placeholder for the size of the most affected client.
     """
     names = sorted(sizes, key=lambda name: -strength(sizes[name]))
     return [f"{listed(names)}: {text.format(sizes[names[0]])}"] if names else []
 
 
 def too_large(largest: Iterable[tuple[str, float]]) -> list[str]:
-    """Return a warning if a value is too large to train on. largest: name and absolute size."""
+    """Return a warning if a value is too large to train on. largest: pairs of name and size."""
     beyond = {name: size for name, size in largest if size > LARGEST_VALUE}
     if not beyond:
         return []

@@ -35,11 +35,11 @@ from fedproto_app.report.check.findings import (
 )
 from fedproto_app.settings import DataSettings, Settings
 
-FARTHEST = 10  # robust deviations. Normal values are farther with probability 10⁻²³
-LARGEST_SHIFT = 1.0  # of the mean, in train deviations: adds 1 to the MSE
-LARGEST_RATIO = 2.0  # of deviations, either way
-LARGEST_SCALED = 1e15  # in train deviations: its square is the largest error that servers accept
-_NORMAL = 1.4826  # deviation of normal values over the median distance from their median
+FARTHEST = 10  # robust deviations. A normal value is farther off with probability 10⁻²³
+LARGEST_SHIFT = 1.0  # of the mean, in train deviations. This shift adds 1 to the MSE
+LARGEST_RATIO = 2.0  # of the larger deviation to the smaller one
+LARGEST_SCALED = 1e15  # in train deviations. Its square is the largest error that servers accept
+_NORMAL = 1.4826  # for normal values: their deviation over the median distance from the median
 
 Vector = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ Vector = NDArray[np.float64]
 class Outliers:
     """The outliers of a series.
 
-    count: their number. place, size, distance: the index and value of the farthest outlier, and its
+    count: their number. place, size, distance: the farthest outlier's index, its value, and its
     distance from the median in robust deviations.
     """
 
@@ -59,18 +59,18 @@ class Outliers:
 
     @property
     def words(self) -> str:
-        """Their number, with the noun."""
+        """The number of outliers, with the noun."""
         return f"{self.count} outlier{'s' * (self.count > 1)}"
 
 
 @dataclass(frozen=True)
 class Oddities:
-    """The oddities of one client, as a run with its settings would split and standardise it.
+    """What is odd about a client's series, once it is split and standardised as in a run.
 
-    constant: whether the train part is constant. largest: the largest distance from the train mean,
-    in train deviations, infinite if it overflows. shift: test mean minus train mean, in train
-    deviations. ratio: the test part's deviation over the train part's. With a constant train part,
-    shift has no meaning and ratio is NaN.
+    constant: whether the train part is constant. largest: the largest distance of any value from
+    the train mean, in train deviations, infinite if it overflows. shift: the test mean minus the
+    train mean, in train deviations. ratio: the standard deviation of the test part divided by that
+    of the train part. With a constant train part, shift has no meaning and ratio is NaN.
     """
 
     outliers: Outliers | None
@@ -81,7 +81,7 @@ class Oddities:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether a server may refuse the client's errors for their size."""
+        """Whether a server may refuse the client's errors because they are too large."""
         return self.largest > LARGEST_SCALED
 
     @property
@@ -112,7 +112,7 @@ class Oddities:
 
 
 def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
-    """Return the oddities of a client that a run with these settings would accept."""
+    """Return the oddities of a client. A run with these settings must accept the client."""
     with np.errstate(all="ignore"):  # values of any size may overflow here
         windows = make_windows(series, settings)
         train = cut_of(series, settings).trained
@@ -131,12 +131,12 @@ def oddities_of(series: ClientSeries, settings: DataSettings) -> Oddities:
 
 
 def outliers_of(values: Vector, period: int) -> Outliers | None:
-    """Return the outliers among values [T], None if there are none.
+    """Return the outliers among values [T], or None if there are none.
 
-    An outlier lies more than `FARTHEST` robust deviations from the median, and from the values one
-    period before and after, so a peak that repeats is not an outlier. The robust deviation is
-    1.4826 times the median distance from the median, or the standard deviation if that is 0
-    because more than half of the values are equal. Missing values are NaN.
+    An outlier lies more than `FARTHEST` robust deviations from the median and also from the values
+    one period before and after. A peak that repeats is therefore no outlier. The robust deviation
+    is 1.4826 times the median distance from the median. If more than half of the values are equal,
+    this is 0 and the standard deviation is used instead. Missing values are NaN.
     """
     distances = np.abs(values - np.nanmedian(values))
     deviation = _NORMAL * float(np.nanmedian(distances)) or float(np.nanstd(values))
@@ -157,11 +157,12 @@ def outliers_of(values: Vector, period: int) -> Outliers | None:
 class ClientFacts:
     """The facts about one client.
 
-    start, length, period: in steps, period None if there is none. missing_share: of its values, 1
-    if all are missing. largest: the largest absolute value. refused: why a run would leave the
-    client out, or None. sends: whether it can train for others. young: what a run does with a
-    newcomer, "" for another client. oddities: None for a refused client and for a newcomer, whose
-    few values say little. worst: the place of its farthest outlier in words, "" without outliers.
+    start, length, period: in steps. The period is None if the series has none. missing_share: the
+    share of its values that are missing, 1 if all are. largest: the largest absolute value.
+    refused: why a run would leave the client out, or None. sends: whether its training contributes
+    to others. young: what a run does with a newcomer, "" for any other client. oddities: None for a
+    refused client and for a newcomer, whose few values say little. worst: where the farthest
+    outlier is, in words, "" without outliers.
     """
 
     name: str
@@ -193,9 +194,10 @@ class ClientFacts:
 
 
 def check(settings: Settings, all_rows: bool) -> Checked:
-    """Print the source's clients, all or the first and return whether any is usable.
+    """Print the source's clients, either all or the first ones. The result says if any is usable.
 
-    Without ``data.period`` the data are checked with their own period, which is proposed to a run.
+    Without ``data.period``, the data are checked with the period found in them, which the result
+    then proposes as a setting.
     """
     sources = load_series(settings.data)
     period, why = period_of(sources)
@@ -237,7 +239,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
 
 
 def _calendar(sources: Sequence[ClientSeries]) -> list[tuple[str, Cell]]:
-    """Return which steps of the calendar the times are, nothing for steps of one length."""
+    """Return which steps of the calendar the times have, or [] if all steps are equally long."""
     clocks = [client.clock for client in sources if client.clock is not None]
     words = dict.fromkeys(clock.words for clock in clocks if clock.is_of_calendar)
     return [("times", "; ".join(list(words)[:MOST_LISTED]))] if words else []
@@ -265,7 +267,7 @@ def _some_are_long(sources: Sequence[ClientSeries], data: DataSettings) -> bool:
 
 
 def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
-    """Return the facts about a client as a run with these settings would see it."""
+    """Return the facts about a client, as a run with these settings would see the client."""
     present = series.values[np.isfinite(series.values)]
     length, refused = len(series.values), why_refused(series, settings)
     cut = None if refused else cut_of(series, settings)
@@ -293,7 +295,10 @@ def _where(series: ClientSeries, outliers: Outliers) -> str:
 
 
 def period_votes(clients: Sequence[ClientFacts]) -> list[tuple[int, int]]:
-    """Return (period, number of clients), most clients first, shorter periods first on a tie."""
+    """Return pairs of a period and its number of clients, the most frequent period first.
+
+    Of equally frequent periods, the shortest comes first.
+    """
     votes = Counter(client.period for client in clients if client.period is not None)
     return sorted(votes.items(), key=lambda vote: (-vote[1], vote[0]))
 
@@ -326,7 +331,7 @@ def _warnings(clients: Sequence[ClientFacts]) -> list[str]:
 
 
 def _drift(oddities: Mapping[str, Oddities]) -> list[str]:
-    """Name the clients whose test part has another mean or spread than their train part."""
+    """Name the clients whose test part differs in mean or spread from their train part."""
     return [
         *most_affected(
             {name: of_client.shift for name, of_client in oddities.items() if of_client.is_shifted},
@@ -343,8 +348,11 @@ def _drift(oddities: Mapping[str, Oddities]) -> list[str]:
 
 
 def drift_of_most(series: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
-    """Return lines on drifting clients if the test part of at least half of the clients has another
-    level or spread than the train part, else []. Newcomers do not count."""
+    """Return lines on the drifting clients if at least half of the clients drift, else [].
+
+    A client drifts if its test part differs in level or spread from its train part. Newcomers are
+    not counted.
+    """
     usable = [client for client in series if why_refused(client, settings) is None]
     established = [client for client in usable if not cut_of(client, settings).is_young]
     oddities = {client.name: oddities_of(client, settings) for client in established}
@@ -355,7 +363,7 @@ def drift_of_most(series: Sequence[ClientSeries], settings: DataSettings) -> lis
 def _summary(
     clients: Sequence[ClientFacts], settings: DataSettings, why: str
 ) -> list[tuple[str, Cell]]:
-    """Return facts about all clients. why: where the period comes from, "" if it was set."""
+    """Return facts about all clients. why: where the period comes from, or "" if it was set."""
     lengths = [client.length for client in clients]
     usable = sum(client.refused is None for client in clients)
     steps = f"{min(lengths)} shortest, {median(lengths):g} median, {max(lengths)} longest"

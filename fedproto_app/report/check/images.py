@@ -33,15 +33,15 @@ from fedproto_app.settings import DataSettings, Settings
 
 Counts = NDArray[np.int64]
 
-MOST_DECODED = 5000  # images. A larger source is sampled
-_BYTES_AT_ONCE = 2**26  # of pixels, which bounds the memory for decoding
+MOST_DECODED = 5000  # images. Of a larger source, only a sample is decoded
+_BYTES_AT_ONCE = 2**26  # bytes of decoded pixels in memory at the same time
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The images that each client would hold: by its name, [M, C] images by stage and class.
+    """The numbers of images that each client would hold: [M, C] by stage and class, per client.
 
-    refused: the reason for each client that a run would leave out.
+    refused: for each client that a run would leave out, the reason.
     """
 
     train: Mapping[str, Counts]
@@ -51,20 +51,20 @@ class Partition:
 
     @property
     def dealt(self) -> Counts:
-        """Train images of all clients and stages, [C]."""
+        """The numbers of train images by class over all clients and stages, [C]."""
         counts: Counts = np.concatenate(list(self.train.values())).sum(axis=0)
         return counts
 
     @property
     def has_class(self) -> NDArray[np.bool_]:
-        """Whether a client trains on a class at some stage, [N, C]."""
+        """Whether each client trains on each class at some stage, [N, C]."""
         return np.stack([table.any(axis=0) for table in self.train.values()])
 
 
 def check(settings: Settings, all_rows: bool) -> Checked:
-    """Print facts about the images and how a run would deal them and return whether it could start.
+    """Print facts about the images and how a run would deal them to clients.
 
-    all_rows: list all classes.
+    all_rows: list all classes. The result says whether a run could start.
     """
     pool = load_pool(settings.data)
     data = with_own_clients(settings.data, "partition", pool.train.clients is not None)
@@ -94,10 +94,10 @@ def check(settings: Settings, all_rows: bool) -> Checked:
 
 
 def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:
-    """Decode the images, or `MOST_DECODED` of them, drawn at random with a fixed seed.
+    """Decode the images, or a random sample of `MOST_DECODED` of them, drawn with a fixed seed.
 
-    Returns the number of decoded images, and the reason for each corrupt image by name. Raises
-    `DataError` for a readable image that does not match the others.
+    Returns the number of decoded images and, for each corrupt image, its name and the reason.
+    Raises `DataError` for a readable image that does not match the others.
     """
     train, test = len(pool.train.labels), len(pool.test.labels)
     looked_at = np.arange(train + test)
@@ -112,7 +112,7 @@ def decode(pool: ImagePool) -> tuple[int, dict[str, str]]:
 
 
 def _corrupt(split: ImageSplit, places: Positions, shape: tuple[int, ...]) -> dict[str, str]:
-    """Return the reason for each of these images that cannot be read, by name."""
+    """Return, by name, why images at these places cannot be read. Readable images are left out."""
     size = max(1, _BYTES_AT_ONCE // prod(shape))
     parts = [places[first : first + size] for first in range(0, len(places), size)]
     return {
@@ -153,7 +153,7 @@ def _counts(labels: Positions, pool: ImagePool) -> Counts:
 
 
 def _class_rows(pool: ImagePool, partition: Partition | None) -> list[Sequence[Cell]]:
-    """Return the images of each class, and if dealt, its train images and its number of clients."""
+    """Return a row per class: its images and, if they were dealt, its train images and clients."""
     columns: list[tuple[str, Counts]] = [
         ("train", _counts(pool.train.labels, pool)),
         ("test", _counts(pool.test.labels, pool)),
@@ -167,7 +167,7 @@ def _class_rows(pool: ImagePool, partition: Partition | None) -> list[Sequence[C
 def _pool_facts(
     pool: ImagePool, settings: DataSettings, decoded: int, corrupt: int
 ) -> list[tuple[str, Cell]]:
-    """Return facts about the source, and how it would be dealt."""
+    """Return facts about the source, and how its images would be dealt to clients."""
     train, test = pool.train, pool.test
     channels, height, width = pool.shape
     images = len(train.labels) + len(test.labels)

@@ -36,14 +36,14 @@ Counts = NDArray[np.int64]
 
 PARTS = ("train", "validation", "test")
 MOST_GROUPS = 8  # columns of the table of classes
-_TELLING = 0.5  # share of a level's variance between classes from which scaling needs a hint
+_TELLING = 0.5  # share of a level's variance. If classes explain more, scaling gets a hint
 
 
 @dataclass(frozen=True)
 class DealtClient:
-    """One client.
+    """A client and the sequences that it would hold.
 
-    group: its true cluster, or "". parts: the targets [n] of its parts. unlabelled: the number of
+    group: its true cluster, or "". parts: for each part, the targets [n]. unlabelled: the number of
     its train sequences without a label. refused: why a run would leave it out, or None.
     """
 
@@ -61,29 +61,30 @@ class DealtClient:
 
 @dataclass(frozen=True)
 class Dealing:
-    """The clients' sequences. value_range: the lowest and highest value that models would see."""
+    """All clients with their sequences. value_range: the lowest and highest value for models."""
 
     clients: tuple[DealtClient, ...]
     value_range: tuple[float, float] | None
 
     @property
     def refused(self) -> dict[str, str]:
-        """The reason for each client that a run would leave out."""
+        """For each client that a run would leave out, the reason."""
         return {
             client.name: client.refused for client in self.clients if client.refused is not None
         }
 
     @property
     def groups(self) -> dict[str, list[DealtClient]]:
-        """The clients of each true cluster, in ascending order, without clients of no cluster."""
+        """The clients of each true cluster, sorted by its name. Others are left out."""
         names = sorted({client.group for client in self.clients if client.group})
         return {name: [client for client in self.clients if client.group == name] for name in names}
 
 
 def check(settings: Settings, all_rows: bool) -> Checked:
-    """Print facts about the sequences and their partition, and return if a run could start.
+    """Print facts about the sequences and how they would be dealt to clients.
 
-    all_rows: list all classes, or clients where targets are real numbers.
+    all_rows: list all classes or, if targets are real numbers, all clients. The result says whether
+    a run could start.
     """
     pool = load_sequences(settings.data)
     # Only classes can be dealt, so sequences with real numbers stay with the source's clients.
@@ -135,7 +136,7 @@ def deal(pool: SequencePool, settings: DataSettings, seed: int) -> Dealing:
 
 
 def class_counts(clients: Sequence[DealtClient], classes: int) -> Counts:
-    """Return the sequences of each client by class, [N, C], in all parts."""
+    """Return the number of sequences by client and class, [N, C], over all parts."""
     return np.stack([_counts(client.targets, classes) for client in clients])
 
 
@@ -144,16 +145,16 @@ def _counts(labels: Targets, classes: int) -> Counts:
 
 
 def constant_sequences(pool: SequencePool) -> int:
-    """Return the number of sequences whose steps are all equal, as with a single step."""
+    """Return the number of sequences whose steps are all equal, which includes single steps."""
     return sum(bool((steps == steps[0]).all()) for steps in pool.sequences)
 
 
 def level_shares(pool: SequencePool) -> NDArray[np.float64]:
-    """Return for each dimension the share of its level's variance that is between classes, [d].
+    """Return for each dimension the share of its level's variance that classes explain, [d].
 
-    The level is the mean over a sequence. The share is ε² (Kelley, 1935), whose mean is 0 under
-    chance and which may be negative. Only labelled sequences count. The share is 0 if there are no
-    more sequences than classes, or if all levels are equal.
+    The level of a sequence is its mean. The share is ε² (Kelley, 1935), which may be negative. If
+    levels and classes are unrelated, its mean is 0. Only labelled sequences are used. The share is
+    0 if there are no more sequences than classes, or if all levels are equal.
     """
     labelled = np.flatnonzero(pool.has_target)
     present, labels = np.unique(pool.targets[labelled], return_inverse=True)
@@ -172,7 +173,8 @@ def level_shares(pool: SequencePool) -> NDArray[np.float64]:
 
 
 def _class_rows(pool: SequencePool, dealing: Dealing | None) -> list[Sequence[Cell]]:
-    """Return each class's sequences, and if dealt, its clients and its share of each cluster."""
+    """Return a row per class: its sequences and, if they were dealt, its clients and its share of
+    each cluster."""
     classes = len(pool.classes)
     columns = [["class", *pool.classes]]
     columns.append(["sequences", *map(str, _counts(pool.targets[pool.has_target], classes))])
@@ -196,7 +198,7 @@ def _client_rows(dealing: Dealing | None) -> list[Sequence[Cell]]:
 
 
 def _pool_facts(pool: SequencePool, settings: DataSettings) -> list[tuple[str, Cell]]:
-    """Return facts about the source, and how it would be dealt."""
+    """Return facts about the source, and how its sequences would be dealt to clients."""
     task = fitting_task("labelled sequences", targets_of(pool))
     lengths = np.array([len(steps) for steps in pool.sequences])
     test_count = f", {pool.is_test.sum()} of them test" if pool.is_test is not None else ""
@@ -264,7 +266,7 @@ def _lost_level(pool: SequencePool, settings: DataSettings) -> list[str]:
 
 
 def _scaling(settings: DataSettings) -> str:
-    """Return the scaling that methods see, by most methods' choice where it is left to them."""
+    """Return the scaling of the values. If methods choose it, return what most of them choose."""
     scaling = settings.sequences.scaling
     return Method.scaling if scaling == "auto" else scaling
 
@@ -272,7 +274,7 @@ def _scaling(settings: DataSettings) -> str:
 def _dealing_facts(
     pool: SequencePool, dealing: Dealing, settings: DataSettings
 ) -> list[tuple[str, str]]:
-    """Return facts about what the clients would hold, and what models would see of it."""
+    """Return facts about what the clients would hold, and which values models would see."""
     clients = dealing.clients
     facts = [("clients", f"{len(clients)}, of them {len(clients) - len(dealing.refused)} usable")]
     if groups := dealing.groups:
@@ -296,7 +298,7 @@ def _dealing_facts(
 
 
 def _a_client(counts: Counts) -> str:
-    """Return the numbers of sequences [N] of clients in words."""
+    """Return in words the range of the clients' numbers of sequences [N]."""
     return f"{span(counts)} sequence{'s' * int(counts.max() != 1)} a client"
 
 

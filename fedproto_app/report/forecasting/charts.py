@@ -1,6 +1,6 @@
-"""The charts of forecasting runs: errors by step ahead, forecasts, similar clients, filters.
+"""Make the charts of forecasting runs: errors by step ahead, forecasts, similar clients, filters.
 
-`responses.py` has the charts of columns known in advance.
+The charts of columns known in advance are in `responses.py`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 
-_MOST_LINES = 8  # of errors by step
+_MOST_LINES = 8  # in the chart of errors by step
 _MOST_METHODS = 3  # in one chart of forecasts. More lines would hide the bands
 _MOST_CHOICES, _MOST_OF_ONE_RUN = 40, 12  # clients whose forecasts a page offers
 _MOST_MATRICES = 4
-_MOST_CLIENTS = 1000  # rows of a matrix. Clustering costs their square
-_MOVED = 0.01  # relative to the start value of a filter's entry
+_MOST_CLIENTS = 1000  # rows of a matrix. The cost of clustering grows with their square
+_MOVED = 0.01  # relative change from the start value from which a filter's entry has moved
 _PHASE_LABELS = 8  # approximate number on an axis
 
 _log = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
     """Return the charts of ``divergence.png``, ``filter.png``, ``forecast.png`` and
     ``response.png``.
 
-    The last three need the node state of a simulation, the last two also the data. A picture whose
-    input is missing is left out.
+    All but the first need the nodes' state of a simulation. The last two also need the data. If
+    its input is missing, a picture is left out.
     """
     runs = {run_dir.name: run_dir}
     charts: dict[str, Sequence[Chart]] = {}
@@ -72,7 +72,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
 
 
 def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
-    """Return the section on error by step ahead, for runs that forecast several steps."""
+    """Return the section on the error by step ahead, for runs that forecast several steps."""
     lines = []
     shown = {*list(runs)[:_MOST_LINES], first}
     for place, (label, folder) in enumerate(runs.items()):
@@ -100,9 +100,9 @@ def _steps(runs: Mapping[str, Path], first: str) -> list[Section]:
 
 
 def _forecasts(runs: Mapping[str, Path], first: str, max_clients: int = 3) -> list[Section]:
-    """Return the section on the last periods of the first run's clients, at most so many.
+    """Return the section on forecasts of the last periods of the first run's clients.
 
-    Without room for all, the clients are evenly taken from the best to the worst.
+    If it has more than `max_clients` clients, they are chosen evenly from the best to the worst.
     """
     try:
         forecasts, settings = forecasts_beside({first: runs[first], **runs}, max_clients)
@@ -117,8 +117,9 @@ def _forecasts(runs: Mapping[str, Path], first: str, max_clients: int = 3) -> li
     times = f"made for {ahead} steps at once" if ahead > 1 else "made one step ahead"
     narrow, wide = LEVELS
     about = (
-        f"The end of a client's test part; forecasts are {times}. Of 100 true values about "
-        f"{narrow} should lie inside the dark band of {first}, {wide} inside the light one."
+        f"The end of a client's test part, with forecasts that were {times}. Of 100 true values, "
+        f"about {narrow} should lie inside the dark band of {first}, and about {wide} inside the "
+        "light one."
     )
     clients = len(ranked_clients(runs[first], max_clients=_MOST_CLIENTS))
     if len(charts) < clients:
@@ -132,9 +133,9 @@ def forecasts_beside(
 ) -> tuple[dict[str, dict[str, Forecast]], Settings]:
     """Return several runs' forecasts for the same clients, and the first run's settings.
 
-    The clients are the first run's `ranked_clients`. The forecasts are by the clients' titles and
-    the runs' labels. A run without models, or whose data have changed, is left out. Raises
-    `FedProtoError` if this is the first run.
+    The clients are the `ranked_clients` of the first run. The keys of the forecasts are the
+    clients' titles and the runs' labels. A run is left out if it has no models, or if its data have
+    changed. If this applies to the first run, `FedProtoError` is raised.
     """
     from safetensors import SafetensorError
 
@@ -146,7 +147,7 @@ def forecasts_beside(
         try:
             settings = settings_from(read_run(folder).settings)
             if not (folder / "state").is_dir():
-                raise FedProtoError(f"{folder}: has no nodes' state; deployed nodes keep it")
+                raise FedProtoError(f"{folder}: no nodes' state here; deployed nodes keep it")
             examples = find_examples(folder, settings, titles)
             forecasts = kept_forecasts(examples, settings)
         except (FedProtoError, SafetensorError, OSError) as error:
@@ -164,13 +165,13 @@ def forecasts_beside(
 def _forecast(
     title: str, by_label: Mapping[str, Forecast], period: int, labels: list[str]
 ) -> Lines:
-    """Return a client's chart. Only the first run has bands, since several would overlap."""
+    """Return the chart of a client. Only the first run has bands, as several would overlap."""
     label, first = next(iter(by_label.items()))
     steps = last_periods(first, period)
     lines = [Line("true values", _places(first, steps), first.truth[steps], look=None)]
     for name, shown in by_label.items():
         steps = last_periods(shown, period)
-        # As they are served: no forecast and no band goes below the values' floor.
+        # Forecasts and bands never go below the values' floor, just as when they are served.
         raw, widths = shown.forecast[steps], shown.half_widths[:, steps]
         low, middle, high = (np.maximum(y, shown.floor) for y in (raw - widths, raw, raw + widths))
         bands = {
@@ -207,7 +208,7 @@ def _forecast(
 
 
 def _places(shown: Forecast, steps: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return seconds since 1970, or positions if the data have no times."""
+    """Return the steps' times in seconds since 1970, or their positions if there are no times."""
     positions = shown.positions[steps]
     return positions.astype(np.float64) if shown.clock is None else shown.clock.seconds(positions)
 
@@ -222,16 +223,16 @@ def _divergences(runs: Mapping[str, Path], first: str) -> list[Section]:
     if not alike:
         return []
     about = (
-        "The Jensen-Shannon divergence between the summaries that the clients sent; it is 0 for "
-        "equal summaries. Dark blocks along the diagonal are clients that the method considers "
-        "similar."
+        "The Jensen-Shannon divergence between the summaries that the clients sent, which is 0 for "
+        "equal summaries. Dark blocks along the diagonal are groups of clients that the method "
+        "considers similar."
     )
     charts = []
     for label, *alike_labels in list(alike.values())[:_MOST_MATRICES]:
         names, groups, cells, total = read_divergence(runs[label])
         charts.append(_divergence(label, names, groups, cells, total))
         if alike_labels:
-            about += f" {', '.join(alike_labels)}: the same as {label}."
+            about += f" The divergence with {', '.join(alike_labels)} is the same as with {label}."
     return [Section("Similar clients", about, charts)]
 
 
@@ -244,9 +245,9 @@ def _divergence(
 ) -> Matrix:
     apart = cells[~np.eye(len(cells), dtype=bool)]
     apart = apart[np.isfinite(apart)]
-    middle = f"; the median of two clients is {np.median(apart):.2g} nats" if apart.size else ""
+    middle = f"; the median over all pairs is {np.median(apart):.2g} nats" if apart.size else ""
     count = f"{len(names)} of {total}" if len(names) < total else f"{total}"
-    text = f"Heat map of the divergence of every two of {count} clients, for {label}{middle}."
+    text = f"Heat map of the divergence between any two of {count} clients, for {label}{middle}."
     return Matrix(
         f"{label}: {count} clients", text, cells.astype(np.float64),
         "Jensen-Shannon divergence (nats)", rows=names.tolist(), groups=groups.tolist(),
@@ -265,7 +266,7 @@ def read_divergence(
     with np.load(run_dir / "divergence.npz", allow_pickle=False) as file:
         names, groups, divergence = (file[key] for key in ("names", "groups", "divergence"))
         clients = len(names)
-        if "divergence_of" in file:  # with very many clients, the matrix is of a sample
+        if "divergence_of" in file:  # with very many clients, the matrix covers only a sample
             names, groups = names[file["divergence_of"]], groups[file["divergence_of"]]
     shown = evenly(groups, _MOST_CLIENTS)
     shown = shown[alike_together(divergence[np.ix_(shown, shown)], groups[shown])]
@@ -273,10 +274,11 @@ def read_divergence(
 
 
 def alike_together(divergence: NDArray[np.floating], groups: NDArray[np.str_]) -> NDArray[np.intp]:
-    """Return an order [N] that puts similar clients together: by true group, then clustering.
+    """Return an order [N] of the clients that puts similar ones next to each other.
 
-    divergence: [N, N] symmetric, NaN where unknown. groups: [N] text, "" where unknown.
-    The order within a group is the order of the leaves of average-linkage clustering.
+    Clients are sorted by true group. Within a group they have the order of the leaves of an
+    average-linkage clustering. divergence: [N, N] symmetric, NaN where unknown. groups: [N] text,
+    "" where unknown.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
@@ -292,10 +294,10 @@ def alike_together(divergence: NDArray[np.floating], groups: NDArray[np.str_]) -
 
 
 def _filters(run_dir: Path) -> list[Matrix]:
-    """Return FUELS's learned filters (P, Fig. 9) of the best, the median and the worst client.
+    """Return the filters (P, Fig. 9) that FUELS learned for the best, median and worst clients.
 
-    [] if no filter has moved from its equal start values, and without the node state of a
-    simulation.
+    Return [] if no filter has moved from its start values, which are all equal, or if there is no
+    nodes' state of a simulation.
     """
     if not (run_dir / "state").is_dir():
         return []

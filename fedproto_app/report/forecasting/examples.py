@@ -1,7 +1,7 @@
-"""Forecasts of single clients of a finished simulation, by their kept models.
+"""Forecast with the kept models of some clients of a finished simulation.
 
-A simulation leaves its nodes' state in the run folder. The state of deployed nodes stays on them.
-The clients with the best, the median and the worst test error are shown.
+A simulation leaves its nodes' state in the run folder. Deployed nodes keep their state to
+themselves. The clients shown are those with the best, the median and the worst test error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fedproto_app.strategies.response.features import Response
 
-_PERIODS_SHOWN = 4  # of the test part
+_PERIODS_SHOWN = 4  # periods of the test part that are shown
 _SAME_ERROR = 0.01  # relative; another device computes slightly different forecasts
 
 
@@ -36,9 +36,9 @@ _SAME_ERROR = 0.01  # relative; another device computes slightly different forec
 class Example:
     """A client to show, with its test MSE and its kept model.
 
-    title: its rank, name, and group if known: "best client c3 (office)". mse: on the
-    standardised scale. parameters: of the kept model, without the client axis. response: what was
-    taken off its series, None for nothing.
+    title: its rank, its name and, if known, its group: "best client c3 (office)". mse: on the
+    standardised scale. parameters: those of the kept model, without the client axis. response: the
+    response that was subtracted from its series, or None.
     """
 
     title: str
@@ -50,13 +50,13 @@ class Example:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The test part of one client, in the data's units.
+    """The test part of one client and its forecasts, in the data's units.
 
-    truth: [n], NaN where missing. forecast: [n], H values at once, every H steps. half_widths:
-    [L, n], half widths of the forecasts' intervals. positions: [n] on the source's clock. phases:
-    [n] of the period at these positions. mse: over all samples, on the standardised scale. scale:
-    of the series. floor: 0 for values that are never negative, else -inf. Forecasts are as the
-    model gives them.
+    truth: [n], NaN where missing. forecast: [n], made H values at a time, every H steps.
+    half_widths: [L, n], half the widths of the forecasts' intervals. positions: [n], on the
+    source's clock. phases: [n], the positions' phases in the period. mse: over all samples, on the
+    standardised scale. scale: the scale of the series. floor: 0 for values that are never negative,
+    else -inf. The forecasts are the model's output, before the floor is applied.
     """
 
     truth: NDArray[np.float64]
@@ -71,11 +71,11 @@ class Forecast:
 
 
 def ranked_clients(run_dir: Path, max_clients: int = 3) -> dict[str, str]:
-    """Return titles of the clients with the best, the median and the worst test MSE, by client.
+    """Return, by client, titles of the clients with the best, the median and the worst test MSE.
 
-    Further clients follow by name, evenly taken over their errors, up to `max_clients`. A title has
-    the group if known: "best client c3 (office)". With fewer than three clients, there are fewer
-    titles.
+    Up to `max_clients`, further clients follow in the order of their names. They are chosen evenly
+    from the best to the worst. A title names the group if it is known: "best client c3 (office)".
+    With fewer than three clients, there are fewer titles.
 
     Raises `FedProtoError` if no client was evaluated.
     """
@@ -107,7 +107,7 @@ def evaluated_clients(run_dir: Path) -> list[str]:
 def find_examples(
     run_dir: Path, settings: Settings, titles: Mapping[str, str] | None = None
 ) -> list[Example]:
-    """Return the clients of these titles, or of `ranked_clients`.
+    """Return the clients that have these titles, by default those of `ranked_clients`.
 
     Raises `FedProtoError` if a client was not evaluated or has no kept model.
     """
@@ -124,7 +124,7 @@ def find_examples(
 
 
 def kept_responses(run_dir: Path, clients: Iterable[str]) -> dict[str, Response]:
-    """Return the responses of these clients' kept models, without clients that have none."""
+    """Return the responses in these clients' kept models. Clients without one are left out."""
     from fedproto_app.node.store import ClientStore
     from fedproto_app.strategies.response.features import Response
 
@@ -174,7 +174,8 @@ def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[st
 def series_of(settings: Settings, clients: Iterable[str]) -> dict[str, ClientSeries]:
     """Return the clients' series, or raise `FedProtoError` if the data lack one of them.
 
-    A report's charts read the data once together, and not at all after a run in this process.
+    All charts of a report share one reading of the data. After a run in the same process, its
+    reading is used.
     """
     from fedproto_app.data.shared_read import read_once
     from fedproto_app.data.sources import load_series
@@ -186,15 +187,15 @@ def series_of(settings: Settings, clients: Iterable[str]) -> dict[str, ClientSer
 
 
 def last_periods(shown: Forecast, period: int) -> NDArray[np.intp]:
-    """Return the places of the test part's last periods, which are shown."""
+    """Return the places of the last periods of the test part, the only ones that are shown."""
     return np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
 
 
 def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Forecast]:
-    """Return the kept models' forecasts of the clients' test parts, in the examples' order.
+    """Return the kept models' forecasts for the clients' test parts, in the examples' order.
 
-    Raises `DataError` if the data cannot be read, and `FedProtoError` if a client is missing from
-    them, or if its error differs from the run's because data or model have changed.
+    Raises `DataError` if the data cannot be read. Raises `FedProtoError` if the data lack a client,
+    or if a client's error differs from its error in the run, because data or model have changed.
     """
     from fedproto_app.serving import require_forecasts
 

@@ -1,4 +1,4 @@
-"""The report of forecasting runs: errors on the standardised scale and in the data's units."""
+"""Report on forecasting runs: errors on the standardised scale and in the data's units."""
 
 from __future__ import annotations
 
@@ -43,20 +43,21 @@ BLOCK_COLUMNS = ("client", "node", "step_seconds", "block_steps", "first_block")
 
 
 class ForecastingReport(TaskReport):
-    """Errors of the kept models (best validation error per client) and of the last ones."""
+    """The report of errors, of the kept models (best validation error per client) and the last."""
 
     metrics = FORECASTING
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> Record:
-        """Return mean errors over all clients, of their latest and then of their kept models."""
+        """Return mean errors over all clients: of the latest models, then of the kept models."""
         figures = sorted(self.metrics.figures, key=lambda f: f.metric.model is Model.KEPT)
         return round_means(results if evaluated else {}, figures)
 
     def tables(self, federation: Federation) -> dict[str, list[Row]]:
         """Return ``clients.csv``, a row per client, ``steps.csv`` and ``blocks.csv``.
 
-        ``steps.csv`` has the kept models' test MSE by step ahead, if there are several steps.
-        ``blocks.csv`` has their test MAE by block, where the errors of single clients are reported.
+        ``steps.csv`` has the kept models' test MSE by step ahead. It is written if forecasts have
+        several steps. ``blocks.csv`` has their test MAE by block. It is written if the errors of
+        single clients are reported.
         """
         results, facts = federation.history.results, federation.members.facts
         hidden = withholds_samples(federation.settings)
@@ -73,11 +74,11 @@ class ForecastingReport(TaskReport):
         return {"clients.csv": rows, **_steps_table(results), **blocks}
 
     def summary_figures(self, federation: Federation, rounds: Sequence[Record]) -> Record:
-        """Return plain means, medians, and means of the worst tenth over the clients."""
+        """Return plain means and medians over the clients, and means over the worst tenth."""
         return summary_statistics(federation, self.metrics.figures)
 
     def run_rows(self, summary: Record) -> list[tuple[str, str]]:
-        """Return errors on the standardised scale unless a row says otherwise."""
+        """Return rows of errors on the standardised scale, unless a row says otherwise."""
         relative = (error_text(summary.get(f"{name}_median")) for name in ("mase", "wape"))
         return [
             (f"test MSE ({kept_model(summary)})", error_text(summary["mse"])),
@@ -123,7 +124,7 @@ def _steps_table(results: Results) -> dict[str, list[Row]]:
 
 
 def _blocks_table(results: Results) -> dict[str, list[Row]]:
-    """Return a row per client: which blocks its test part has, and the MAE's part in each."""
+    """Return a row per client: the blocks of its test part, and each block's part of the MAE."""
     rows: list[list[object]] = []
     longest = 0
     for key, result in sorted(results.items()):
@@ -137,7 +138,7 @@ def _blocks_table(results: Results) -> dict[str, list[Row]]:
 
 
 def _interval_row(summary: Record, level: int) -> tuple[str, str]:
-    """Return how often the test part's values lie in the intervals, and the intervals' width."""
+    """Return a row with the share of test values in the intervals, and the intervals' width."""
     covered = percent_text(summary.get(f"coverage_{level}"))
     width = short_text(summary.get(f"width_{level}"))
     return f"in the {level}% interval", f"{covered}%, width {width}"

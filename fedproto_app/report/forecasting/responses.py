@@ -1,6 +1,6 @@
-"""The charts of clients' responses to the columns known in advance.
+"""Make the charts of clients' responses to the columns known in advance.
 
-A simulation leaves the responses in its run folder, but deployed nodes keep them.
+A simulation leaves the responses in its run folder. Deployed nodes keep theirs to themselves.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from fedproto_app.settings import Settings, settings_from
 from fedproto_app.strategies.response.curve import curve, trained_range
 from fedproto_app.strategies.response.features import Response
 
-POINTS = 41  # of a curve
+POINTS = 41  # of each curve
 BAND = 80  # percent of the clients
 _MOST_CLIENTS, _MOST_COLUMNS, _SHOWN = 100, 6, 3
-_BINS, _HEIGHT = 30, 0.15  # of the area of values, its height as a share of the curves
+_BINS, _HEIGHT = 30, 0.15  # of the area of training data. Its height is a share of the curves'
 _MOST_CHOICES = 12  # clients to choose from
 
 _log = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ Vector = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Clients:
-    """The clients with a response, those with the best, the median and the worst error first.
+    """The clients with a response. Those with the best, median and worst error come first.
 
-    columns: the names of all columns. by_client: the responses.
+    columns: the names of all columns. by_client: the responses, by client.
     """
 
     settings: Settings
@@ -46,20 +46,21 @@ class _Clients:
     by_client: Mapping[str, Response]
 
     def flags(self, name: str) -> NDArray[np.bool_]:
-        """Return a flag of every client's columns, [K, k]."""
+        """Return one flag for all columns of all clients, [K, k]. name: of the flag."""
         return np.array([getattr(r.columns, name) for r in self.by_client.values()])
 
     def curve(self, response: Response, place: int, x: Vector) -> Vector:
-        """Return a response's curve, 0 at the mean of all clients.
+        """Return the curve of a response, shifted to be 0 at the mean of all clients.
 
-        A client that shares nothing has its own mean, so 0 would lie elsewhere for each.
+        Without the shift, clients that share nothing would have their 0 at different places, each
+        at its own mean.
         """
         means = [response.columns.mean[0, place] for response in self.by_client.values()]
         values = curve(response, place, np.append(x, np.mean(means)), self.settings.data.period)
         return np.asarray(values[:-1] - values[-1], dtype=np.float64)
 
     def trained(self, client: str, place: int) -> Vector:
-        """Return a column's values at the targets of a client's train part."""
+        """Return the values of a column at the targets of a client's train part."""
         windows = self.windows[client]
         first, last = windows.start + windows.batches.min(), windows.start + windows.batches.max()
         start, horizon = windows.series.start, self.settings.data.horizon
@@ -68,16 +69,16 @@ class _Clients:
 
 
 def response_sections(run_dir: Path) -> list[Section]:
-    """Return the sections on the responses of a simulation's clients, [] if it has none."""
+    """Return the sections on the responses of a simulation's clients, or [] without responses."""
     clients = _clients_of(run_dir)
     if clients is None:
         return []
     about = (
-        "By how much a forecast differs while a column lasts at a value, instead of at the mean of "
-        "all clients, in standard deviations of the client's series. Other columns stay as they "
-        f"are. The band holds the middle {BAND}% of the clients. The lines of single clients, with "
-        "the best, the median and the worst test error, end where their training data end. The "
-        "area at the bottom shows where the training data of all clients are."
+        "How much a forecast changes if a column stays at a value instead of at the mean of all "
+        "clients, in standard deviations of the client's series. Other columns stay as they are. "
+        f"The band holds the middle {BAND}% of the clients. The lines of the clients with the "
+        "best, the median and the worst test error end where their training data end. The area at "
+        "the bottom shows where the training data of all clients are."
     )
     panels = _panels(clients)
     charts = _charts(clients, panels)
@@ -86,17 +87,19 @@ def response_sections(run_dir: Path) -> list[Section]:
         names = list(clients.by_client)[:_MOST_CHOICES]
         choices = [_of_client(clients, name, panels[0]) for name in names]
         about = (
-            "What a client learned from its own data and from the sums of all clients adds up to "
-            "what its forecasts contain. The area at the bottom shows where its training data are."
+            "What a client learned from its own data, and what it learned from the sums of all "
+            "clients, add up to the line of its forecasts. The area at the bottom shows where its "
+            "training data are."
         )
         sections.append(Section("A client and the others", about, choices, names))
     return sections
 
 
 def response_charts(run_dir: Path) -> list[Chart]:
-    """Return the charts of the columns that change most, and one of all columns of 0 and 1.
+    """Return charts of the columns that change forecasts most, and one of all columns of 0 and 1.
 
-    [] without a response, without the node state of a simulation, or if its data are gone.
+    Return [] if there is no response, if the nodes' state of a simulation is missing, or if the
+    data are gone.
     """
     clients = _clients_of(run_dir)
     return [] if clients is None else _charts(clients, _panels(clients))
@@ -141,7 +144,7 @@ class _Panel:
 
 
 def _panels(clients: _Clients) -> list[_Panel]:
-    """Return the columns of numbers, and first the column that changes most."""
+    """Return the columns of numbers. The column that changes forecasts most comes first."""
     is_curve = clients.flags("is_used").any(axis=0) & ~clients.flags("is_plain").all(axis=0)
     panels = []
     for place in np.flatnonzero(is_curve).tolist():
@@ -152,7 +155,7 @@ def _panels(clients: _Clients) -> list[_Panel]:
 
 
 def _panel(clients: _Clients, place: int, ends: Vector) -> _Panel:
-    """ends: [K, 2], the range of each client's training data."""
+    """Return a column's panel. ends: [K, 2], the range of each client's training data."""
     name, x = clients.columns[place], np.linspace(ends.min(), ends.max(), POINTS)
     curves = np.array([clients.curve(r, place, x) for r in clients.by_client.values()])
     low, middle, high = np.percentile(curves, [50 - BAND / 2, 50, 50 + BAND / 2], axis=0)
@@ -169,7 +172,7 @@ def _panel(clients: _Clients, place: int, ends: Vector) -> _Panel:
 
 
 def _of_client(clients: _Clients, client: str, panel: _Panel) -> Lines:
-    """Return the chart of a client's curve and its parts, in the data's units."""
+    """Return a chart of a client's curve and the curve's parts, in the data's units."""
     response, name = clients.by_client[client], clients.columns[panel.place]
     first_part = replace(response, parts=response.parts[:1])  # of its own data
     size = clients.windows[client].scale.std
@@ -193,7 +196,7 @@ def _of_client(clients: _Clients, client: str, panel: _Panel) -> Lines:
 
 
 def _data(values: Vector, lines: Sequence[Line]) -> Line:
-    """Return an area below these lines that is high where there are many values."""
+    """Return an area below these lines that is higher where there are more values."""
     x, shown = lines[0].x, np.concatenate([line.y for line in lines])
     bottom, size = float(np.nanmin(shown)), float(np.ptp(shown[np.isfinite(shown)])) or 1.0
     counts, edges = np.histogram(values, bins=_BINS, range=(x[0], x[-1]))

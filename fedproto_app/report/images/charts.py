@@ -1,4 +1,4 @@
-"""The charts of runs on images: accuracy by class and by stage, and the clients' classes."""
+"""Make the charts of runs on images: accuracy by class and by stage, and the clients' classes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedproto_app.core.charts import (
 from fedproto_app.report.run_files import CsvTable, read_table
 from fedproto_app.report.runs import read_rounds
 
-_NAMED_CLASSES = 40  # more rows than that are lines
+_NAMED_CLASSES = 40  # rows of dots. More classes are drawn as lines
 _MOST_METHODS = 6
 _MODELS = {"own model": "local", "averaged model": "global"}
 _ACCURACY = Axis("test accuracy", percent=True, limits=(0.0, 1.0))
@@ -38,14 +38,15 @@ def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
         for title, about, charts in (
             (
                 "Accuracy by class",
-                "The share of right answers on all clients' test images of a class. With several "
-                "methods: of the clients' own models, or else of the averaged models.",
+                "The share of each class's test images, over all clients, that are classified "
+                "correctly. Several methods are compared by the clients' own models or, if no "
+                "method has them, by the averaged models.",
                 by_class,
             ),
             (
                 "Accuracy on what came earlier",
-                f"{first}: images arrive in stages. A line that falls after its stage shows "
-                "forgetting.",
+                f"{first}: images arrive in stages, and each stage has a line. A line that falls "
+                "after its stage has ended shows forgetting.",
                 stages,
             ),
         )
@@ -65,7 +66,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
 
 
 def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
-    """Return the charts of accuracy by class: by run, or by model for a single run."""
+    """Return charts of the accuracy by class. They compare the runs, or a single run's models."""
     tables = {
         label: read_table(folder / "classes.csv", ("class",))
         for label, folder in list(runs.items())[:_MOST_METHODS]
@@ -77,7 +78,7 @@ def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
     classes, counts = first.texts["class"], first["train_samples"]
     has_counts = bool(np.isfinite(counts).all())
     order = np.arange(len(classes))
-    if has_counts:  # the order of the thirds: by falling count, then by label
+    if has_counts:  # ordered as for the thirds: by falling count, then by label
         order = np.argsort(-counts, kind="stable")
     columns = {label: (first, f"accuracy_{model}") for label, model in _MODELS.items()}
     if len(tables) > 1:
@@ -121,7 +122,7 @@ def class_charts(runs: Mapping[str, Path]) -> list[Chart]:
 
 
 def _class_labels(table: CsvTable) -> list[str]:
-    """Return each class, its number of training images, and its third: many, medium or few."""
+    """Return a label for each class: its name, its number of training images, and its third."""
     return [
         name if isnan(count) else f"{name} ({count:.0f}{', ' * bool(third)}{third})"
         for name, count, third in zip(
@@ -131,7 +132,7 @@ def _class_labels(table: CsvTable) -> list[str]:
 
 
 def stage_charts(run_dir: Path) -> list[Lines]:
-    """Return a chart for each kind of model: the accuracy on each stage's images by round."""
+    """Return a chart for each kind of model: its accuracy on each stage's images, by round."""
     rounds = read_rounds(run_dir)
     numbers = np.array([float(record["round"]) for record in rounds])
     charts = []
@@ -171,9 +172,9 @@ def partition_section(run_dir: Path) -> list[Section]:
 def partition_charts(
     counts: Mapping[str, NDArray[np.int64]], classes: Sequence[str]
 ) -> list[Matrix]:
-    """Return a matrix of clients × classes for each stage, with one scale.
+    """Return a matrix of clients × classes for each stage, all on one scale.
 
-    counts: for each client [M, C] train samples, with its own number of stages M. classes: [C].
+    counts: each client's train samples [M, C], with its own number of stages M. classes: [C].
     """
     order = list(range(len(classes)))
     if all(name.isdigit() for name in classes):
@@ -205,7 +206,8 @@ def partition_charts(
 def read_partition(run_dir: Path) -> tuple[dict[str, NDArray[np.int64]], list[str]]:
     """Return each client's train samples [M, C] by stage and class, and the C classes.
 
-    Both are read from ``partition.csv``. If ``classes.csv`` exists, it orders the classes.
+    Both are read from ``partition.csv``. If there is a ``classes.csv``, its classes are returned,
+    in its order.
     """
     table = read_table(run_dir / "partition.csv", ("client", "class"))
     classes = list(dict.fromkeys(table.texts["class"]))

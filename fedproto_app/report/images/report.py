@@ -1,9 +1,9 @@
-"""The report of classification runs: accuracies, by stage and class, and forgetting.
+"""Report on classification runs: accuracies, also by stage and by class, and forgetting.
 
-A client has up to two models at the end of a round: its *own* model after local training
-("local"), and the model after averaging ("global"). A method without averaging only has own models.
-The test images follow the long tail, so the accuracy says little about rare classes. The balanced
-accuracy weights all classes equally.
+At the end of a round, a client has up to two models: its *own* model after local training
+("local"), and the model after averaging ("global"). A method that does not average has only own
+models. Rare classes are as rare among the test images as among the train images, so the accuracy
+says little about them. The balanced accuracy weights all classes equally.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ MODELS = ("global", "local")
 CLASS_COLUMNS = (
     "class", "train_samples", "third", "test_samples", "accuracy_global", "accuracy_local",
 )  # fmt: skip
-_NOBODYS = Metric("")  # no client has it
-_SELECTED_ROUNDS = 10  # the last rounds, over which figure 4 of the paper averages A_sel
+_NOBODYS = Metric("")  # a metric that no client has
+_SELECTED_ROUNDS = 10  # so many last rounds figure 4 of the paper averages for A_sel
 
 
 class ClassificationReport(TaskReport):
-    """Accuracies of averaged models, of clients' own models, and of the clients of a round."""
+    """The report of accuracies: of averaged models, own models, and own models of a round."""
 
     metrics = CLASSIFICATION
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> Record:
-        """Return plain means over the clients of their latest evaluations."""
+        """Return the plain means of the latest evaluations over all clients."""
         results = results if evaluated else {}
         test, validation = self._figures(results)
         return {
@@ -109,7 +109,7 @@ class ClassificationReport(TaskReport):
         return figures | _stages_by_model(results)
 
     def run_rows(self, summary: Record) -> list[tuple[str, str]]:
-        """Return figures in percent, as "own / averaged" where a row has both models."""
+        """Return rows of figures in percent, as "own / averaged" where a row has both models."""
         models = [("own model", "local"), ("averaged model", "global")]
         kept_title = f"test accuracy, kept model ({kept_model(summary)})"
         rows = [
@@ -134,7 +134,7 @@ class ClassificationReport(TaskReport):
         return rows
 
     def in_words(self, summary: Record) -> str:
-        """Return the accuracy of the clients' own models, or else of the averaged model."""
+        """State the accuracy of the clients' own models or, if unknown, of the averaged model."""
         accuracy = summary["accuracy_local"]
         value, subject = (
             (summary["accuracy_global"], "The averaged model names")
@@ -164,11 +164,11 @@ class ClassificationReport(TaskReport):
 
 
 def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:
-    """Return the classes with many, medium and few training samples, each by falling count.
+    """Return three lists: the classes with many, with medium and with few training samples.
 
-    train_counts: [C] over all clients and stages, None if unknown: then the thirds are empty. With
-    equal counts, the smaller label comes first. If C is not divisible by three, the first thirds
-    are larger by one.
+    Each list is sorted by falling count. With equal counts, the smaller label comes first. If C is
+    not divisible by three, the first lists are longer by one. train_counts: [C] over all clients
+    and stages. If it is None, the counts are unknown and the lists are empty.
     """
     if train_counts is None:
         return [np.array([], dtype=np.intp)] * 3
@@ -176,20 +176,21 @@ def thirds(train_counts: NDArray[np.int64] | None) -> list[NDArray[np.intp]]:
 
 
 def balanced_accuracy(right: NDArray[np.float64], total: NDArray[np.float64]) -> float | None:
-    """Return the mean over the classes of their accuracy: [C] right answers of [C] test images.
+    """Return the mean of the classes' accuracies, or None if there are no test images.
 
-    Classes without test images do not count, or None if there are no test images.
+    right, total: for each class, the right answers and all test images, [C]. Classes without test
+    images are left out.
     """
     tested = total > 0
     return float((right[tested] / total[tested]).mean()) if tested.any() else None
 
 
 def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
-    """Return the mean, over all stages but the last, of best earlier minus final accuracy.
+    """Return the mean forgetting over all stages but the last, or None if none is known.
 
-    rounds: [M] accuracies by stage of each round, None for a stage that has not started and for a
-    round without evaluation. The forgetting of a stage is at least 0. A stage without an earlier
-    accuracy does not count, or None if no stage counts.
+    A stage's forgetting is its best accuracy in an earlier round minus its final accuracy, but at
+    least 0. A stage without an earlier accuracy is left out. rounds: for each round the [M]
+    accuracies by stage. A stage that has not started is None, as is a round without evaluation.
     """
     evaluated = [stages for stages in rounds if stages]
     if not evaluated:
@@ -206,10 +207,10 @@ def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
 
 
 def _models(results: Results) -> dict[str, Metric | None]:
-    """Return the metric of each of `MODELS`, None for a model that the method does not have.
+    """Return the metric of each of `MODELS`, or None for a model that the method does not have.
 
-    The method has a model if at least half of the clients report it, so that no single client
-    decides.
+    A method is taken to have a model if at least half of the clients report it. No single client
+    can thus decide this.
     """
     local, shared = replace(ACCURACY, model=Model.LOCAL), replace(ACCURACY, shared=True)
     metrics_by_client = [result.metrics for result in results.values()]
@@ -225,7 +226,7 @@ def _models(results: Results) -> dict[str, Metric | None]:
 
 
 def _of_models(results: Results, figures: Iterable[Figure]) -> list[Figure]:
-    """Return the figures, with the metrics that clients report for the method's two models."""
+    """Return the figures, with the metrics that clients really report for the two models."""
     models = _models(results)
     reported = {AVERAGED: models["global"], LOCAL_MODELS: models["local"]}
     return [
@@ -237,12 +238,15 @@ def _of_models(results: Results, figures: Iterable[Figure]) -> list[Figure]:
 def _mean(
     results: Results, metric: Metric | None, keys: Iterable[ClientKey] | None = None
 ) -> float | None:
-    """Return the plain mean over the clients (of `keys`) that have the metric, or None."""
+    """Return the plain mean over the clients that have the metric, or None if there are none.
+
+    keys: only these clients, or None for all.
+    """
     return mean_of(metric_values(results, metric, keys) if metric else ())
 
 
 def _by_inference(results: Results) -> dict[str, dict[str, float | None]]:
-    """Return A_glo and A_loc for each rule of inference, if the method has several."""
+    """Return A_glo and A_loc for each inference rule, if the method has several rules."""
     models = _models(results)
     by_rule = {
         rule: {
@@ -258,9 +262,10 @@ def _stages_by_model(results: Results) -> dict[str, list[float | None] | None]:
 
 
 def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | None:
-    """Return [M] accuracies on each stage's test data, the means over the clients that have some.
+    """Return the mean accuracy on each stage's test data, [M], over the clients that have some.
 
-    None for a stage that has not started, or None in total without the model or its counts.
+    The accuracy of a stage is None if the stage has not started. The result is None if the method
+    lacks the model, or if its counts are unknown.
     """
     if accuracy is None:
         return None
@@ -281,7 +286,8 @@ def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | N
 def _class_scores(
     federation: Federation, accuracy: Metric | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return [C] right answers and [C] test samples of all clients, or 0 without the model."""
+    """Return the right answers and the test samples of all clients by class, [C], or 0 if the
+    method lacks the model."""
     results, classes = federation.history.results, range(len(federation.shape.classes))
     if accuracy is None:
         return np.zeros(len(classes)), np.zeros(len(classes))
@@ -298,7 +304,7 @@ def _class_scores(
 
 
 def _train_counts(federation: Federation) -> NDArray[np.int64] | None:
-    """Return [C] train samples of all clients and stages, None if no client reports them."""
+    """Return the train samples of all clients and stages by class, [C], or None if not reported."""
     class_counts = [
         facts.class_counts for facts in federation.members.facts.values() if facts.class_counts
     ]

@@ -1,3 +1,3 @@
-"""``report.html``: a report on runs in one file, which opens without a network."""
+"""Write ``report.html``, a report on runs in one file that opens without a network."""
 
 REPORT = "report.html"

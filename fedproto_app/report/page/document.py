@@ -1,7 +1,8 @@
 """Write ``report.html``: one file that makes no network requests.
 
 Untrusted texts – names of clients, reasons, paths – are escaped by the templates or by ElementTree.
-The page's policy forbids all requests, and all scripts but its own, which is named by digest.
+The page's content security policy forbids all requests, and all scripts except its own, which the
+policy names by its digest.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ _MOST_REPEATS = 40
 
 
 FEDERATED = (
-    "Federated learning trains models for many clients – sites, devices, users – without "
-    "collecting their data in one place: clients train locally and exchange models, or summaries, "
+    "Federated learning trains models for many clients, such as sites, devices or users, without "
+    "collecting their data in one place. Clients train locally, and exchange models or summaries "
     "through a server."
 )
 
 
 def headline(question: Question, chosen: Candidate | None) -> str:
-    """Return the main finding in one line, or what was run if there is none."""
+    """Return the main finding in one line. If there is none, return what was run."""
     if chosen is not None:
         gain = chosen.gain
         counts = f"{gain.better} of {len(gain.ratios)} clients have a lower error"
@@ -86,16 +87,16 @@ def headline(question: Question, chosen: Candidate | None) -> str:
 
 
 def lead(question: Question, chosen: Candidate | None) -> tuple[str, list[str]]:
-    """Return the finding in numbers as one sentence, and what it stands on."""
+    """Return the finding in numbers as one sentence, and the sentences that it is based on."""
     groups = question.groups
     if chosen is not None:
         first, *basis = verdict(chosen)
         return first, [
             *brought_by_columns(question),
             *basis,
-            f"{chosen.label} was selected for its lowest validation error, the mean over all "
-            "clients in its best round. Test errors were used for reporting only, never to select "
-            "a model.",
+            f"{chosen.label} was selected because its mean validation error over all clients, in "
+            "its best round, was the lowest. Test errors were used for reporting only, never to "
+            "select a model.",
         ]
     if totals := totals_verdict(question):
         return totals[0], totals[1:]
@@ -109,14 +110,14 @@ def lead(question: Question, chosen: Candidate | None) -> tuple[str, list[str]]:
     missing = (
         "Nothing was shared in any of these runs."
         if all(alone)
-        else "These runs do not show which method a client should choose without test errors: this "
-        "needs a run without sharing, and validation data."
+        else "These runs do not show which method a client should choose when it does not know the "
+        "test errors. That takes a run without sharing, and validation data."
     )
     return f"First row, {question.labels[0]}: {reached}", [missing]
 
 
 def facts(groups: Sequence[Group], shown: Group) -> list[tuple[str, str]]:
-    """Return names and values that describe the runs. shown: the group that the page is about."""
+    """Return names and values of facts about the runs. shown: the group that the page is about."""
     summary = shown.runs[0].summary
     seeds = sorted({run.summary["seed"] for group in groups for run in group.runs})
     numbers_sent = summary.get("parameters_up_per_client_round")
@@ -146,7 +147,7 @@ def _duration(seconds: float) -> str:
 
 
 def glossary(groups: Sequence[Group]) -> dict[str, str]:
-    """Return words and their meanings, with only the figures and methods of the page's tables."""
+    """Return words and their meanings, with only those figures and methods that tables show."""
     metrics = [report_for(task).metrics for task in {group.task for group in groups}]
     titles = {
         group.method: METHODS[group.method].title_for(group.task)
@@ -167,29 +168,30 @@ _FIGURES = ("MSE", "MAE, RMSE", "MASE", "A_loc, A_glo, A_sel")
 _GLOSSARY = {
     "client": "a participant that owns data: a site, a device, a user",
     "round": "the server asks clients to train, they reply, and the server combines their replies",
-    "local": "a client's model of its own data, with nothing from the others",
-    "federated": "models that clients learn with what the others send",
-    "validation": "the part of the data that chooses models; the test part only measures how good "
-    "the choice was",
-    "MSE": "mean squared error, here on values scaled to mean 0 and variance 1 for each client: "
-    "always forecasting the mean scores 1 on data like the training data",
+    "local": "a model that a client trains on its own data, with nothing from the other clients",
+    "federated": "a model that a client trains with the help of what the other clients send",
+    "validation": "the part of the data on which models are chosen; the test part only measures "
+    "how good the choice was",
+    "MSE": "mean squared error, here after each client's values were scaled to mean 0 and variance "
+    "1, so a forecast that is always the mean has an MSE of 1 on data like the training data",
     "MAE, RMSE": "mean absolute error, and root of the mean squared error",
-    "MASE": "mean absolute error divided by the error of repeating the value one period before, "
-    "on the training data: below 1 is better than repeating",
-    "median": "half of the clients are better, half are worse; an extreme client hardly changes it",
-    "A_loc, A_glo, A_sel": "accuracy of clients' own models, of the averaged model, and of the "
-    "own models of the clients that trained in a round",
+    "MASE": "mean absolute error divided by that of a forecast, on the training data, that repeats "
+    "the value one period before; below 1 is better than this forecast",
+    "median": "the middle value: half of the clients are better and half are worse. An extreme "
+    "client hardly changes it",
+    "A_loc, A_glo, A_sel": "accuracy of all clients' own models, of the averaged model, and of the "
+    "own models of only those clients that trained in a round",
     "parameters up": "numbers that a client sends to the server",
     "gain": "how much lower a client's error is with federated learning than with its best local "
-    "model, the one with the lowest validation error",
-    "95% CI": "the interval that holds the median gain in 95% of repetitions, if clients and days "
-    "of the test part were drawn again",
+    "model, which is the local model with the lowest validation error",
+    "95% CI": "the interval that holds the median gain in 95% of repetitions, each of which draws "
+    "the clients and the days of the test part again",
 }
 
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a page about the runs on one question."""
+    """The part of a page that reports on the runs on one question."""
 
     number: int
     headline: str
@@ -215,7 +217,7 @@ class Part:
 
     @property
     def contents(self) -> dict[str, str]:
-        """The headings by the name of their place in the page."""
+        """The headings of the part, by the anchors that link to them."""
         headings = {
             "basis": "Basis",
             "results": "Results" if self.figures else "Methods side by side",
@@ -233,8 +235,9 @@ def write_report(
 ) -> None:
     """Write a page on finished runs, completely or not at all.
 
-    notes: on what was done to the data, beside the runs' notes. Runs that differ only in their seed
-    share a row, as in a comparison. Each question, as on one dataset and horizon, has its own part.
+    notes: further notes on what was done to the data, besides the runs' own. Runs that differ only
+    in their seed share a row, as in a comparison. Each question has its own part of the page. For
+    example, all runs on one dataset and horizon answer one question.
     """
     page = render(runs, notes)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -251,7 +254,7 @@ def render(
     runs: Iterable[Run],
     notes: Sequence[str] = (),
 ) -> str:
-    """Return the page on these runs as HTML, with the arguments of `write_report`."""
+    """Return the page on these runs as HTML. See `write_report` for the arguments."""
     groups, _ = group_runs(runs)
     by_question = questions(ranked(with_better_off(groups)))
     parts = [_part(number, question, notes) for number, question in enumerate(by_question, start=1)]
@@ -278,7 +281,7 @@ def render(
 
 
 def _breakable(label: str) -> Markup:
-    """Return a label such as "kindred response.sharing=none" whose lines may end at its signs."""
+    """Allow line breaks after the signs of a label such as "kindred response.sharing=none"."""
     return Markup(re.sub(r"([.=])(?=\D)", r"\1<wbr>", str(escape(label))))
 
 
@@ -288,14 +291,14 @@ def _digest(text: str) -> str:
 
 
 def _date(groups: Sequence[Group]) -> str:
-    """Return the date on which the last run ended, which is when it wrote its summary."""
+    """Return the date on which the last run ended. A run writes its summary when it ends."""
     files = [run.folder / "summary.json" for group in groups for run in group.runs]
     last = max(file.stat().st_mtime for file in files)
     return datetime.fromtimestamp(last, UTC).strftime("%Y-%m-%d")
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Number the names that occur more than once, as for runs of two versions."""
+    """Number the names that occur more than once, for example those of runs of two versions."""
     distinct: list[str] = []
     for name in names:
         numbered = chain([name], (f"{name} ({number})" for number in count(2)))
@@ -308,7 +311,7 @@ def _part(
     question: Question,
     notes: Sequence[str],
 ) -> Part:
-    """Return the part on one question, its best group first. notes: added to its runs' notes."""
+    """Return the page's part on one question. notes: shown in addition to the runs' own notes."""
     groups, chosen = question.groups, chosen_to_share(question)
     names = _distinct(question.labels)
     place = next((n for n, group in enumerate(groups) if chosen and group is chosen.group), 0)

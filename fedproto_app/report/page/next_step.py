@@ -1,4 +1,4 @@
-"""What to do after reading a report, with the command."""
+"""Recommend what to do after reading a report, with the command for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedproto_app.tasks.metrics import TaskMetrics
 
 @dataclass(frozen=True)
 class NextStep:
-    """A recommendation and the command that does it."""
+    """A recommendation, and the command that follows it."""
 
     text: str
     command: str
@@ -42,7 +42,7 @@ def next_step(question: Question, chosen: Candidate | None) -> NextStep:
 
 
 def check_first(group: Group) -> NextStep:
-    """Return what to do where doubts about the data limit the verdict."""
+    """Return what to do if doubts about the data limit the verdict."""
     settings = shown(group.runs[0].folder / "settings.toml")
     return NextStep(
         "Check the data before you decide, because of the warnings:",
@@ -63,7 +63,7 @@ def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
         if forecasts and (command := _forecast(run)):
             return NextStep(f"Use {chosen.label}. Its models forecast the next values:", command)
         return NextStep(
-            f"Use {chosen.label}. When a node runs at each site, train there:",
+            f"Use {chosen.label}. Once a node runs at each site, train at the sites:",
             _run_again(run, f"{run.method}-at-sites", superlink="federation"),
         )
     label, group = _most_promising(chosen, question.metrics)
@@ -72,13 +72,16 @@ def _after_verdict(question: Question, chosen: Candidate) -> NextStep:
             f"Use {label}, which is not federated. Its models forecast the next values:", command
         )
     return NextStep(
-        f"Use {label}, which is not federated. Client by client:",
+        f"Use {label}, which is not federated. To see each client's gain or loss:",
         _compare(question),
     )
 
 
 def _decide_later(question: Question, chosen: Candidate, forecasts: bool) -> NextStep:
-    """Return what may settle an open comparison. Another seed adds neither clients nor days."""
+    """Return what may settle an open comparison.
+
+    For forecasts another seed does not help, because it adds neither clients nor days.
+    """
     gain, run = chosen.gain, chosen.group.runs[0]
     later = f"Do not decide yet, because {gain.why_open}."
     if len(gain.ratios) < FEWEST_CLIENTS:
@@ -122,8 +125,8 @@ def _run_alone(group: Group) -> NextStep:
     if group.known_columns:
         changes.append("response.sharing=none")
     return NextStep(
-        f"Run {group.method} without sharing, then compare: only that shows whether a gain comes "
-        "from federated learning.",
+        f"Run {group.method} without sharing, then compare. Only this comparison shows whether a "
+        "gain comes from federated learning.",
         _run_again(run, f"{run.folder.name}-local", *changes),
     )
 
@@ -143,7 +146,7 @@ def _run_together(group: Group) -> NextStep:
 
 
 def _run_again(run: Run, name: str, *changes: str, superlink: str = "") -> str:
-    """Return the command that repeats a run with changes, in a simulation or at a SuperLink."""
+    """Return the command that repeats a run with changed settings, simulated or at a SuperLink."""
     words = ["fedproto", "run", shown(run.folder / "settings.toml")]
     for change in (*changes, f"output.name={name}"):
         words += ["--set", change]
@@ -155,7 +158,7 @@ def _run_again(run: Run, name: str, *changes: str, superlink: str = "") -> str:
 
 
 def _forecast(run: Run) -> str:
-    """Return the command that forecasts with the run's models, "" if it kept none here."""
+    """Return the command that forecasts with the run's models, or "" if no models are kept here."""
     if not (run.folder / "state").is_dir():
         return ""
     steps = str(known_settings(run).get("data.horizon", 1))

@@ -1,4 +1,4 @@
-"""The tables of a page, with texts to read and numbers to sort by, and how to repeat the runs."""
+"""Make the tables of a page, with texts to read and numbers to sort by, and the repeat commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_CLIENTS = 2000  # rows. A page with more is slow
 _MOST_METHODS = 6  # columns of the clients' table
 _FEWEST_TO_FILTER = 8
 _MOST_REFUSALS = 100  # rows
-_OF_THE_PLACE = ("output.", "nodes.minimum")  # settings about where a run was made
+_OF_THE_PLACE = ("output.", "nodes.minimum")  # settings that depend on where a run is made
 _PRIVACY_WORDS = {
     "epsilon": "ε: how much the sent values can reveal about one unit; smaller is safer",
     "delta": "δ: the probability that this bound fails",
@@ -39,7 +39,7 @@ _PRIVACY_WORDS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table. key: the number it is sorted by, None to sort by its text."""
+    """A cell of a table. key: the number by which it is sorted, or None to sort by its text."""
 
     text: str
     key: float | None = None
@@ -55,7 +55,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table. group, side: values to filter by, or "". marked: if it is highlighted."""
+    """A row of a table. group, side: values to filter by, or "". marked: whether it stands out."""
 
     cells: Sequence[Cell]
     group: str = ""
@@ -67,7 +67,8 @@ class Row:
 class PageTable:
     """A table of the page.
 
-    name: of its HTML element. title: for readers. texts: columns from the left without numbers.
+    name: the name of its HTML element. title: the name that readers see. texts: the number of
+    columns, counted from the left, that hold no numbers.
     """
 
     name: str
@@ -81,7 +82,7 @@ class PageTable:
 
     @property
     def groups(self) -> list[str]:
-        """The groups to filter by, [] unless there are several."""
+        """The groups to filter by, or [] unless there are several."""
         names = sorted({row.group for row in self.rows if row.group})
         return names if len(names) > 1 else []
 
@@ -94,7 +95,10 @@ class PageTable:
 def methods_table(
     groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
 ) -> PageTable:
-    """Return one row per group of one task and dataset. Seeds are shown if a group has several."""
+    """Return a table with a row for each of these groups, which share one task and dataset.
+
+    The number of seeds is shown if a group has several.
+    """
     columns, caption = shown_columns(groups)
     rows = []
     for n, (group, label) in enumerate(zip(groups, labels, strict=True)):
@@ -108,7 +112,7 @@ def methods_table(
 
 
 def pairs_table(groups: Sequence[Group]) -> PageTable | None:
-    """Return each group against the best local model, or None if no groups compare."""
+    """Return a table that compares each group with the best local model, or None without pairs."""
     compared = pairs(groups)
     if not compared:
         return None
@@ -121,9 +125,9 @@ def pairs_table(groups: Sequence[Group]) -> PageTable | None:
         numbers = [Cell(text, key, True) for text, key in zip(texts, keys, strict=False)]
         rows.append(Row([Cell(method), Cell(against), *numbers, Cell(texts[-1])]))
     caption = (
-        "client by client, errors averaged over seeds: number of clients with a lower and a higher "
-        "error, gain of the median client with its interval, and what it shows by the rule of the "
-        "verdict"
+        "compared client by client, with errors averaged over seeds: the numbers of clients with a "
+        "lower and a higher error, the gain of the median client with its interval, and the "
+        "finding, which follows the same rule as the verdict"
     )
     return PageTable("pairs", "methods client by client", caption, PAIR_COLUMNS[1:], rows, 2)
 
@@ -131,7 +135,7 @@ def pairs_table(groups: Sequence[Group]) -> PageTable | None:
 def clients_table(
     groups: Sequence[Group], labels: Sequence[str], chosen: Candidate | None
 ) -> PageTable | None:
-    """Return a row per client: the figures of one run, or the errors with each method."""
+    """Return a table with a row per client: figures of a single run, or errors of each method."""
     if len(groups) == 1:
         return _clients_of_run(groups[0])
     return _clients_by_method(groups, labels, chosen, report_for(groups[0].task).metrics)
@@ -148,7 +152,7 @@ def _clients_of_run(group: Group) -> PageTable | None:
         client, true_group = table.clients[n], table.groups[n]
         rows.append(Row([Cell(client), Cell(true_group), *cells], group=true_group))
     titles = ["client", "group", "samples", *(field.title for field in shown)]
-    caption = "test figures of each client; of the kept models unless a column says otherwise"
+    caption = "test figures of each client's kept model, unless a column says otherwise"
     return _table(titles, rows, caption, len(table.clients))
 
 
@@ -187,7 +191,8 @@ def _clients_by_method(
         rows.append(Row([Cell(name), Cell(group_of[name]), *cells], group_of[name], side))
     beside = ["gain", BEST_ALONE] if chosen else []
     titles = ["client", "group", *beside, *errors]
-    caption = f"test {metrics.error} of each client by method, the mean over seeds; lower is better"
+    caption = f"test {metrics.error} of each client with each method, averaged over seeds; lower is"
+    caption += " better"
     if chosen is not None:
         caption += f"; gain: how much lower it is with {chosen.label} than with the {BEST_ALONE}"
     omitted = len(groups) - len(columns_shown)
@@ -196,9 +201,9 @@ def _clients_by_method(
 
 
 def _shown_groups(groups: Sequence[Group], chosen: Candidate | None) -> list[int]:
-    """Return the places of the groups with a column: the chosen group first.
+    """Return the positions of the groups that get a column: first the chosen group.
 
-    Then follow up to two groups that shared nothing, and the others in the order of the table.
+    Up to two groups that shared nothing come next, then the others in the order of the table.
     """
     places = list(range(len(groups)))
     alone = [place for place in places if groups[place].is_alone]
@@ -294,7 +299,7 @@ def refusals_table(groups: Sequence[Group], labels: Sequence[str]) -> tuple[Page
 
 
 def privacy(groups: Sequence[Group], labels: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Return label, counted value and its meaning, for the runs that count a privacy budget."""
+    """Return label, counted value and meaning for each run that counted a privacy budget."""
     spent_budgets = []
     for group, label in zip(groups, labels, strict=True):
         spent = group.runs[0].summary.get("privacy")
@@ -306,7 +311,7 @@ def privacy(groups: Sequence[Group], labels: Sequence[str]) -> list[tuple[str, s
 
 
 def repeats(groups: Sequence[Group], labels: Sequence[str]) -> list[Repeat]:
-    """Return one entry for each group, for its first seed."""
+    """Return how to repeat the first run of each group."""
     return [_repeat(group, label) for group, label in zip(groups, labels, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""The charts of runs on sequences: clusters over the rounds, and similar clients."""
+"""Make the charts of runs on sequences: clusters over the rounds, and similar clients."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from fedproto_app.core.charts import Axis, Chart, Line, Lines, Matrix, Section
 from fedproto_app.report.images.charts import partition_section
 
-_MOST_RUNS = 3  # with clusters of their own
-_FEWEST_ROUNDS = 2  # of a line
+_MOST_RUNS = 3  # runs whose clusters are shown
+_FEWEST_ROUNDS = 2  # points of a line
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """The content of ``clusters.npz``, its N clients sorted by true group or else by last cluster.
+    """The content of ``clusters.npz``, with N clients sorted by true group, else by last cluster.
 
-    names, groups: [N]. rounds: [R]. labels: [R, N] cluster of each client, -1 for none.
-    forgetting_factor, rand_index: [R], NaN where unknown. similarity: [M, N, N] of the rounds
-    similarity_rounds [M], NaN where unknown. M is 0 without matrices.
+    names, groups: [N]. rounds: [R]. labels: [R, N], each client's cluster, -1 for none.
+    forgetting_factor, rand_index: [R], NaN where unknown. similarity: [M, N, N], a matrix for each
+    of the rounds in similarity_rounds [M], NaN where unknown. M is 0 without matrices.
     """
 
     names: NDArray[np.str_]
@@ -59,8 +59,10 @@ def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
 
 
 def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
-    """Return the charts of ``clusters.png``, ``similarity.png`` and ``forgetting.png``, for a
-    method with clusters."""
+    """Return the charts of ``clusters.png``, ``similarity.png`` and ``forgetting.png``.
+
+    Only methods with clusters have them.
+    """
     if not (run_dir / "clusters.npz").exists():
         return {}
     clusters = read_clusters(run_dir / "clusters.npz")
@@ -73,7 +75,7 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
 
 
 def read_clusters(file: Path) -> Clusters:
-    """Return the findings of a run, its clients in the order of the charts."""
+    """Return the content of a run's ``clusters.npz``, with the clients in the charts' order."""
     with np.load(file, allow_pickle=False) as arrays:
         stored = {name: arrays[name] for name in arrays.files}
     names, groups, labels = stored["names"], stored["groups"], stored["labels"]
@@ -102,7 +104,7 @@ def timeline(label: str, clusters: Clusters) -> Matrix:
     count = int(clusters.labels.max()) + 1
     moved = (clusters.labels[:-1] != clusters.labels[1:]).any(axis=0).sum()
     text = (
-        f"Which of {count} clusters each client was in, rounds {rounds[0]} to {rounds[-1]}: "
+        f"Which of {count} clusters each client was in, in rounds {rounds[0]} to {rounds[-1]}: "
         f"{moved} of {len(clusters.names)} clients changed theirs at least once."
     )
     return Matrix(
@@ -114,7 +116,7 @@ def timeline(label: str, clusters: Clusters) -> Matrix:
 
 
 def similarities(label: str, clusters: Clusters) -> list[Matrix]:
-    """Return ψ̂ of the rounds that stored it, with one scale."""
+    """Return a chart of the similarity ψ̂ for each round that stored it, all on one scale."""
     cells = clusters.similarity.astype(np.float64)
     cells[:, np.eye(len(clusters.names), dtype=bool)] = np.nan
     finite = cells[np.isfinite(cells)]
@@ -132,7 +134,7 @@ def similarities(label: str, clusters: Clusters) -> list[Matrix]:
 
 
 def cluster_indices(label: str, clusters: Clusters) -> list[Lines]:
-    """Return a chart of the forgetting factor and the Rand index, as far as the run has them."""
+    """Return a chart of the forgetting factor and the Rand index, or of the one that is known."""
     indices = {
         "Rand index (1: the true groups)": clusters.rand_index,
         "forgetting factor α (1: the past alone)": clusters.forgetting_factor,

@@ -1,6 +1,6 @@
-"""The reports of runs on labelled sequences: accuracies, or errors in the data's units.
+"""Report on runs on labelled sequences: accuracies, or errors in the data's units.
 
-Clusters are compared with the true groups by the Rand index.
+The Rand index says how well the clusters match the true groups.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class SequenceReport(TaskReport):
-    """The common part of classification and regression."""
+    """The common part of the reports on classification and on regression."""
 
     def round_figures(self, log: RoundLog, results: Results, evaluated: bool) -> Record:
-        """Return plain means over the clients of their latest evaluations."""
+        """Return the plain means of the latest evaluations over all clients."""
         means = round_means(results if evaluated else {}, self.metrics.figures)
         return {**means, "rand_index": log.figures.get("rand_index")}
 
@@ -123,21 +123,21 @@ class SequenceReport(TaskReport):
 
 
 class SequenceClassificationReport(SequenceReport):
-    """Accuracies: fractions, 0 … 1, in the artefacts and percent on screen."""
+    """The report of accuracies: fractions (0 … 1) in the artefacts, and percent on screen."""
 
     metrics = CLASSES
 
 
 class SequenceRegressionReport(SequenceReport):
-    """Errors in the data's units."""
+    """The report of errors in the data's units."""
 
     metrics = NUMBERS
 
 
 def settled_round(rand_indices: Sequence[tuple[int, float | None]]) -> int | None:
-    """Return the round since when the Rand index has been 1, None if it ends below 1.
+    """Return the round since which the Rand index has been 1, or None if it ends below 1.
 
-    rand_indices: rounds in order with their Rand index. Rounds without an index do not count.
+    rand_indices: the rounds in order, each with its Rand index. Rounds without one are ignored.
     """
     first = None
     for number, value in rand_indices:
@@ -149,15 +149,15 @@ def settled_round(rand_indices: Sequence[tuple[int, float | None]]) -> int | Non
 
 
 def _cluster_rows(summary: Record) -> list[tuple[str, str]]:
-    """Return the figures about clusters, [] for a method without clusters."""
+    """Return rows with the figures about clusters, or [] for a method without clusters."""
     rows = []
     if summary["clusters"] is not None:
         rows.append(("clusters, last round", short_text(summary["clusters"])))
     if summary["rand_index"] is not None:
         last, mean = short_text(summary["rand_index"]), short_text(summary["rand_index_rounds"])
-        since = summary["rand_index_settled"]
         rows.append(("Rand index, last / mean of all rounds", f"{last} / {mean}"))
-        rows.append(("the true clusters from round (after the encoder's)", str(since or "never")))
+        since = str(summary["rand_index_settled"] or "never")
+        rows.append(("clusters true since round (encoder's rounds not counted)", since))
     if summary["forgetting_factor_rounds"] is not None:
         mean = short_text(summary["forgetting_factor_rounds"])
         rows.append(("forgetting factor α, mean of all rounds", mean))
@@ -165,7 +165,7 @@ def _cluster_rows(summary: Record) -> list[tuple[str, str]]:
 
 
 def _method_figures(rounds: Sequence[Record], figure: str) -> list[float | None]:
-    """Return a figure that the method reports for each round."""
+    """Return one of the method's own figures for each round, None where it is missing."""
     return [line["figures"].get(figure) for line in rounds]
 
 

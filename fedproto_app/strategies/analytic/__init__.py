@@ -1,4 +1,4 @@
-"""Closed forms, of this project: ridge regression for series, a discriminant for classes."""
+"""Closed-form methods of this project: ridge regression for series, a discriminant for classes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class AnalyticSettings(Section):
     )
     penalty: Positive = setting(
         1.0,
-        "penalty of the solution of all clients' samples, for classes in [3 r/n of their mean "
-        "variance](closed-forms.md#classifier)",
+        "penalty of the solution for all clients' samples. Its unit for classes is [3 r/n "
+        "times the mean variance](closed-forms.md#classifier)",
     )
     weakest: Positive = setting(
         0.01,
@@ -40,19 +40,19 @@ class AnalyticSettings(Section):
     eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
-        "random filters of images (8 values each), or half of the [features of "
+        "random filters for images (8 values each), or half the number of [features of "
         "sequences](closed-forms.md#classes)",
         f"1 … {MOST_FEATURES}",
     )
     prior: Prior = setting(
         "own",
-        "class frequencies of a client's solution: its own, or equal, which finds rare classes "
-        "more often",
+        "class frequencies that a solution assumes: the client's own, or equal ones, which find "
+        "rare classes more often",
     )
 
     guess_rounds: CountOrZero = setting(
         0,
-        "further rounds in which clients guess classes of [unlabelled "
+        "further rounds in which clients guess the classes of [unlabelled "
         "sequences](closed-forms.md#sequences-without-a-label)",
     )
 
@@ -73,7 +73,7 @@ class AnalyticSettings(Section):
 
 
 def rounds_with_guesses(settings: RunSettings) -> int:
-    """Return a round for each stage plus the rounds that guess classes."""
+    """Return the number of rounds: one for each stage, plus those that guess classes."""
     if settings.task != "classification":
         stages = 1
     elif settings.data.partition.scheme == "given":
@@ -91,8 +91,8 @@ def guesses_classes(settings: RunSettings) -> bool:
 def learns_from_validation(settings: RunSettings) -> bool:
     """Return whether the sums of classes also hold validation samples.
 
-    A client judges classifiers without them, and can subtract them from plain totals alone: noise
-    and robust rules give totals that are not the sums of the clients' sums.
+    A client judges classifiers without these samples, so it must subtract them from the totals.
+    That needs plain totals: with noise or a robust rule, totals are not sums of clients' sums.
     """
     plain = settings.aggregation.rule == "mean" and not settings.privacy.is_on
     return plain and settings.task != "forecasting"
@@ -107,7 +107,8 @@ def check_settings(settings: RunSettings) -> None:
 def check_guesses(settings: RunSettings) -> None:
     """Raise `SettingsError` if classes cannot be guessed.
 
-    A guess uses the last round's model, and the same sequences are sent again in every round.
+    A guess uses the last round's model, and in every round a client sends sums of the same
+    sequences again.
     """
     rounds, reason = settings.method_table(AnalyticSettings).guess_rounds, ""
     if not rounds:
@@ -137,7 +138,7 @@ def check_guesses(settings: RunSettings) -> None:
 
 
 def check_clusters(settings: RunSettings) -> None:
-    """Raise `SettingsError` if clusters are chosen and the server does not see each client's
+    """Raise `SettingsError` if clusters are chosen, but the server does not see each client's
     sums."""
     if settings.method_table(AnalyticSettings).sharing != "clustered":
         return

@@ -1,11 +1,11 @@
-"""Classes in closed form, client half: one message a stage, no training.
+"""Classes in closed form, client half: one message per stage, no training.
 
-Features are fixed random functions drawn from the seed. A client computes the sums of
-`maths/class_gaussian.py` over its train and validation samples of all stages so far and sends them,
-D(D + 1)/2 + C·D + C values. The totals over clients give the classifier of all samples, and
-together with the client's sums its personal classifier (`class_fit.py`). With clusters, this is
-also drawn to the sums of the clients whose classes have the same meaning. The validation samples
-judge classifiers that are fitted without them.
+Features are fixed random functions drawn from the seed. Over its train and validation samples of
+all stages so far, a client computes the sums of `maths/class_gaussian.py`. These are D(D + 1)/2 +
+C·D + C values, which it sends. The totals over clients give the classifier of all samples. With its
+own sums as well, a client fits its personal classifier (`class_fit.py`). With clusters, the
+personal classifier is also drawn to the sums of the clients whose classes have the same meaning.
+Validation samples judge classifiers that were fitted without them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 
 class SumsMemory(NamedTuple):
-    """The number of stages that a client has taken in, its packed sums of train samples over these,
-    and its newest classifier without validation samples, which these judge."""
+    """stages: the number of stages that a client has taken in. sums: its packed sums of the train
+    samples of these stages. judged: its newest classifier that was fitted without validation
+    samples, so that these can judge it."""
 
     stages: Tensor
     sums: dict[str, Tensor]
@@ -93,7 +94,7 @@ class AnalyticClassesLearner(
         if section.sharing == "clustered":
             passed_on = (
                 "tells the nodes of a cluster its clients' sums of each class, from which a node "
-                "can take its own clients'"
+                "can subtract those of its own clients"
             )
         return [sums_of_classes(sizes, clip="sums", passed_on=passed_on)]
 
@@ -127,15 +128,15 @@ class AnalyticClassesLearner(
         )
 
     def _held_out(self, cohort: Cohort, stages: Tensor) -> ClassSums | None:
-        """Return the sums of the validation samples of the clients' first stages, [K] of them."""
+        """Return the sums of the validation samples of each client's first `stages` stages."""
         if not self._learns_validation:
             return None
         vectors = self.task.validation_vectors(cohort.parameters, cohort.samples, stages)
         return class_sums(vectors, self._classes) if vectors.present.any() else None
 
     def conclude(self, cohort: Cohort, context: ClassesContext) -> dict[str, Tensor]:
-        """Take in new stages and fit the client's own classifier, which stays if it shares
-        nothing."""
+        """Take in new stages and fit the client's own classifier, which is final if the client
+        shares nothing."""
         sums, validation = self._taken_in(cohort, context), None
         if self.section.sharing == "none":  # then clients are evaluated in the same message
             cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
@@ -159,7 +160,7 @@ class AnalyticClassesLearner(
         return sample_bound(self.training.sample_clip), [round(count) for count in counts.tolist()]
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Fit each client again with the totals."""
+        """Fit each client again, now with the totals."""
         total = total_in(guidance, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return []  # no valid totals: each client uses its own classifier
@@ -184,7 +185,7 @@ class AnalyticClassesLearner(
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Evaluate the client's classifier and the classifier of all samples.
 
-        Validation errors belong to the classifiers without the validation samples.
+        Validation errors are those of the classifiers fitted without the validation samples.
         """
         final = cohort.parameters[HEAD + "weight"], cohort.parameters[HEAD + "bias"]
         judged = cohort.memory.judged["weight"], cohort.memory.judged["bias"]
@@ -197,7 +198,7 @@ class AnalyticClassesLearner(
         return metrics | of_shared(self._metrics(cohort, Fit(of_all, judged_of_all)))
 
     def _metrics(self, cohort: Cohort, fit: Fit) -> dict[Metric, list[float]]:
-        """Return the final classifiers' metrics, with the validation error of the judged."""
+        """Return the final classifiers' metrics, but the validation error of the judged ones."""
         clients = len(cohort.names)
 
         def metrics_of(classifier: Classifier) -> dict[Metric, list[float]]:
@@ -221,10 +222,10 @@ class AnalyticClassesLearner(
         return self._fit.of_all_judged(total, held_out, cohort.shares)
 
     def _taken_in(self, cohort: Cohort, context: ClassesContext) -> ClassSums:
-        """Add the stages that are new to the clients to their sums, store and return the sums.
+        """Add the stages that are new to the clients to their sums, then store and return the sums.
 
-        With guesses the sums start again in each round, because guesses change and a client has all
-        its sequences from the start.
+        With guesses, the sums start again in each round, because guesses change and a client has
+        all its sequences from the start.
         """
         new, sums = new_stage(cohort), cohort.memory.sums
         features, labels, present = context.vectors
@@ -242,7 +243,7 @@ class AnalyticClassesLearner(
 
 
 def _set_heads(cohort: Cohort, fit: Fit) -> None:
-    """Set the clients' heads, and those that validation samples judge."""
+    """Set the clients' heads, and the heads that validation samples judge."""
     for name, final, judged in zip(("weight", "bias"), *fit, strict=True):
         cohort.parameters[HEAD + name].copy_(final)
         cohort.memory.judged[name].copy_(judged)

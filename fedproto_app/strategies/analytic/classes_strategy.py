@@ -38,18 +38,18 @@ from fedproto_app.strategies.common.client_sums import SumsOfClasses, SumsStrate
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.findings import ClusterHistory
 
-# Clusters of clients whose classes have the same meaning, by the evidence of their class sums
-# (ours).
+# Clusters of clients whose classes have the same meaning, found from the clients' class sums (our
+# own method).
 #
-# Samples of class c at a client of cluster k are Gaussian with mean µ_kc and the covariance S
+# The samples of class c at a client of cluster k are Gaussian with mean µ_kc and the covariance S
 # within classes. The means of a class differ between clusters and are distributed around the mean
-# of all samples, with a separate variance along each of the C − 1 directions of largest
-# differences between classes. Given these variances, the likelihood of a cluster's sums has a
-# closed form. The prior over partitions is a Chinese restaurant process. Two clusters are merged
-# while that raises the posterior, so the number of clusters need not be set. Shapes: N clients, C
-# classes, D features, R = C − 1 directions. Everything is float64.
+# of all samples, with a separate variance along each of the C − 1 directions in which classes
+# differ most. Given these variances, the likelihood of a cluster's sums has a closed form. The
+# prior over partitions is a Chinese restaurant process. Two clusters are merged while that raises
+# the posterior, so the number of clusters need not be set. Shapes: N clients, C classes, D
+# features, R = C − 1 directions. Everything is float64.
 
-_NOISE = 10.0  # factor of the penalty: underestimated noise gives false clusters
+_NOISE = 10.0  # factor of the penalty, because underestimated noise gives false clusters
 MOST_PASSES = 10  # the directions depend on the clusters, and the clusters on the directions
 
 
@@ -57,10 +57,10 @@ def class_clusters(gram: Tensor, moments: Tensor, counts: Tensor, penalty: float
     """Return the cluster of each client, [N], numbered by first appearance.
 
     gram: Σ x xᵀ over all clients [D, D]. moments: Σ_c x of each client [N, C, D]. counts: [N, C].
-    penalty: of S, as in `precision_factor`. It enlarges an uncertain S, so that clusters differ
-    less. The search starts with a cluster for each client and is repeated with the directions of
-    the resulting clusters until these no longer change. If the sums cannot come from samples, S
-    does not exist and all clients are one cluster.
+    penalty: the penalty of S, as in `precision_factor`. It enlarges an uncertain S, so that
+    clusters differ less. The search starts with one cluster per client and is repeated with the
+    directions of the resulting clusters until these no longer change. If the sums cannot come from
+    samples, S does not exist and all clients are one cluster.
     """
     labels = np.arange(len(counts))
     for _ in range(MOST_PASSES):
@@ -75,17 +75,17 @@ def class_clusters(gram: Tensor, moments: Tensor, counts: Tensor, penalty: float
 
 
 def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
-    """Merge clusters pair by pair, best pair first, while that raises the posterior: labels [N].
+    """Merge pairs of clusters, best pair first, while that raises the posterior. Return labels [N].
 
-    points: Σ (x − m) in units of the deviation within classes [N, C, R]. counts: [N, C].
-    variances: of the means of a class [R], in the squares of these units. The cost grows with N².
+    points: Σ (x − m) in units of the deviation within classes [N, C, R]. counts: [N, C]. variances:
+    the variances of a class's means [R], in squares of these units. The cost grows with N².
     """
     points, counts = points.clone(), counts.clone()
     single, clients = evidence(points, counts, variances), torch.ones(len(points)).double()
     labels, alive = np.arange(len(points)), torch.ones(len(points), dtype=torch.bool)
 
     def gains_of(row: int) -> Tensor:
-        """Return the gain of merging with each cluster [N], −∞ for itself and merged rows."""
+        """Return the gain from merging with each cluster [N], −∞ for itself and merged rows."""
         has = counts[row] > 0  # other classes gain nothing
         joint = evidence(
             points[:, has] + points[row, has], counts[:, has] + counts[row, has], variances
@@ -99,7 +99,7 @@ def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
     best = [gains_of(row).max(dim=0) for row in range(len(points))]
     best_gain = torch.stack([gain for gain, _ in best])
     partner = torch.stack([row for _, row in best])
-    # Where not exact, the partner has been merged and `best_gain` is an upper bound.
+    # Where `exact` is false, the partner has since been merged, and `best_gain` is an upper bound.
     exact = torch.ones_like(alive)
     while best_gain.max() >= 0:
         first = int(best_gain.argmax())
@@ -127,8 +127,8 @@ def merged(points: Tensor, counts: Tensor, variances: Tensor) -> Labels:
 
 
 def evidence(points: Tensor, counts: Tensor, variances: Tensor) -> Tensor:
-    """Return the log Bayes factor of a separate mean for a cluster's class against the mean of all
-    samples, […, C].
+    """Return the log Bayes factor, […, C], of a separate mean for each class of a cluster against
+    the mean of all samples.
 
     With n samples whose sum is M, unit variance within the class and means ~ N(0, b), each
     direction adds ½ M² b / (1 + n b) − ½ ln(1 + n b). points: M […, C, R]. counts: n […, C].
@@ -142,8 +142,8 @@ def evidence(points: Tensor, counts: Tensor, variances: Tensor) -> Tensor:
 def within_clusters(total: ClassSums, moments: Tensor, counts: Tensor) -> ClassSums:
     """Return the total without the products between the clusters' means of a class.
 
-    Its covariance within classes is the covariance around the class means of each cluster. moments:
-    [clusters, C, D]. counts: [clusters, C].
+    The result's covariance within classes is the covariance around the class means of each cluster.
+    moments: [clusters, C, D]. counts: [clusters, C].
     """
     between = _scatter(moments, counts) - _scatter(total.moment, total.counts)
     return ClassSums(total.gram - between, total.moment, total.counts)
@@ -156,19 +156,19 @@ def sums_of(labels: NDArray[np.int64], values: Tensor) -> Tensor:
 
 
 def _prior(clients: Tensor) -> Tensor:
-    """Return ln Γ of a cluster's size, its term in the log prior of a partition (Chinese restaurant
-    process, α = 1)."""
+    """Return ln Γ of a cluster's size, which is its term in the log prior of a partition (Chinese
+    restaurant process, α = 1)."""
     return torch.lgamma(clients)
 
 
 def _in_directions(
     gram: Tensor, moments: Tensor, counts: Tensor, labels: Labels, penalty: float
 ) -> tuple[Tensor, Tensor]:
-    """Return each client's Σ (x − m) by class along R directions [N, C, R], and variances [R].
+    """Return each client's Σ (x − m) for each class in R directions [N, C, R], and variances [R].
 
-    The class means of these clusters differ most along the directions. The variances of the class
-    means follow from an analysis of variance with given S: for G classes of clusters with n_g
-    samples, E Σ_g M_g² / n_g = G − 1 + b · (n − Σ n_g² / n).
+    In these directions the class means of these clusters differ most. The variances of the class
+    means follow from an analysis of variance with given S: for G class means of clusters, where
+    mean g is over n_g samples, E Σ_g M_g² / n_g = G − 1 + b · (n − Σ n_g² / n).
     """
     of_clusters = sums_of(labels, moments), sums_of(labels, counts)
     total = ClassSums(gram, moments.sum(dim=0), counts.sum(dim=0))
@@ -191,7 +191,7 @@ def _in_directions(
 
 
 def _deviation(total: ClassSums, of_clusters: tuple[Tensor, Tensor], penalty: float) -> Tensor:
-    """Return the Cholesky factor of S, with n − G degrees of freedom for G means of n samples.
+    """Return the Cholesky factor of S, which has n − G degrees of freedom for G means of n samples.
 
     If n − G is less than n/2, the clusters' means rest on very few samples. Then S is computed
     around the overall class means, which makes it too large rather than too small.
@@ -215,27 +215,28 @@ def _scatter(moments: Tensor, counts: Tensor) -> Tensor:
     return class_means(flat, counts.reshape(-1)).T @ flat
 
 
-# A cluster's clients get its sums only if the cluster and the remaining clients are at least this
-# many: in a cluster of two, a client could subtract its sums from the cluster's, and the cluster's
-# sums could be subtracted from the total. A node with several clients can still do so, and
-# therefore sites must allow it.
+# A cluster's clients get its sums only if at least this many clients are in the cluster, and at
+# least this many are outside it. In a cluster of two, a client could subtract its own sums from the
+# cluster's. With too few clients outside, subtracting the cluster's sums from the total would
+# reveal theirs. A node with several clients can still do so, and therefore sites must allow cluster
+# sums.
 LEAST_CLIENTS = 3
-MOST_WEIGHT = 3  # a client weighs at most as much as this many median clients in the clustering
+MOST_WEIGHT = 3  # in the clustering, a client weighs at most as much as this many median clients
 MOST_WORK = 2e9  # N²·C·R, some minutes on a core
 
 _log = logging.getLogger(__name__)
 
 
 class ClassGroups:
-    """Clusters of all clients that ever reported, by their class sums."""
+    """Clusters of all clients that ever reported, found from their class sums."""
 
     def __init__(self, penalty: float) -> None:
         self._penalty = penalty
         self._keys: list[ClientKey] = []  # the clients of the last round
         self._history = ClusterHistory()
-        self._moments: Tensor = torch.zeros(0)  # of the clusters
+        self._moments: Tensor = torch.zeros(0)  # the clusters' sums
         self._counts: Tensor = torch.zeros(0)
-        self._cluster_of: dict[ClientKey, int] = {}  # of clients that get their cluster's sums
+        self._cluster_of: dict[ClientKey, int] = {}  # clients that get their cluster's sums
 
     def find(self, latest: Received, totals: Arrays, round_: Round) -> None:
         """Find the clusters. totals: the totals of `latest`, which must not be empty."""
@@ -267,7 +268,7 @@ class ClassGroups:
     def _clusters(
         self, latest: Received, total: ClassSums, moments: Tensor, counts: Tensor
     ) -> Labels:
-        """Cluster by sums with each client's samples capped at a multiple of the median.
+        """Cluster by sums in which each client's samples are capped at a multiple of the median.
 
         Otherwise a client that declares many similar samples would make the differences between
         all other clients look large.
@@ -314,7 +315,7 @@ class ClassGroups:
 
 
 class AnalyticClassesStrategy(SumsStrategy):
-    """Σ x xᵀ, and Σ x and the number of samples of each class, over all stages so far.
+    """Σ x xᵀ, and each class's Σ x and number of samples, over all stages so far.
 
     With ``sharing = "clustered"`` clients also get the class sums of their cluster.
     """

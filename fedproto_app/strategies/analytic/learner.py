@@ -4,9 +4,9 @@ A client sends XᵀX and Xᵀy of its train samples, d(d + 1)/2 + d values for e
 totals over clients equal the sums over pooled data, so the federated solution equals the pooled
 solution. A client's coefficients are drawn to a solution w₀,
     min over w of ‖y − Xw‖² + s·‖w_values − w₀‖² + s'·‖w_calendar − w₀‖²,
-which is a naive forecast, the mean, or the federated solution. The client's model is the mean of
-these candidates over penalties s, s' and solutions w₀, weighted by their errors on its validation
-samples as in Kindred.
+where w₀ is a naive forecast, the mean, or the federated solution. Each choice of the penalties s
+and s' and of w₀ gives a candidate. The client's model is the mean of all candidates, weighted by
+their errors on its validation samples as in Kindred.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fedproto_app.tasks.forecasting.task import ForecastingTask
 # Each client sends these sums and gets back their totals over the clients.
 GRAM, MOMENT = "gram", "moment"
 
-VALUES_AT_ONCE = 2**22  # forecasts of all candidates; bounds the memory
+VALUES_AT_ONCE = 2**22  # forecasts of all candidates at once; bounds the memory
 
 
 def sample_bound(clip: float, steps: int) -> float:
@@ -48,8 +48,8 @@ def sample_bound(clip: float, steps: int) -> float:
 class SumsContext(Context):
     """Sums over the cohort's train samples: gram [K, H, d, d], moment [K, H, d, 1].
 
-    squares: the mean of the squared targets, [K]. counts: the number of these targets, [K], at
-    least 1.
+    squares: each client's mean of the squared targets, [K]. counts: the number of these targets,
+    at least 1, [K].
     """
 
     def __init__(self, gram: Tensor, moment: Tensor, targets: Tensor, used: Tensor) -> None:
@@ -77,7 +77,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
                 of_present="the sums over the clients that take part",
                 clip="sums",
                 any_size=True,
-                reveals="products of its values at every two times of a sample, added up",
+                reveals="sums of products of its values at each two times of a sample",
             )
         ]
 
@@ -86,7 +86,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         return SumsContext(*sums, cohort.samples.targets, self.task.train_targets(cohort.samples))
 
     def conclude(self, cohort: Cohort, context: SumsContext) -> dict[str, Tensor]:
-        """Fit the client's own solution, which stays if it shares nothing."""
+        """Fit the client's own solution, which is final if the client shares nothing."""
         self._fit(cohort, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
 
@@ -105,7 +105,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         return bound, cohort.samples.train_samples
 
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
-        """Fit each client again with the totals."""
+        """Fit each client again, now with the totals."""
         if MOMENT not in guidance.arrays:
             return []
         moment = torch.from_numpy(guidance.arrays[MOMENT]).double().to(self.task.device)[..., None]
@@ -121,7 +121,7 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
         return list(range(len(cohort.names)))
 
     def _fit(self, cohort: Cohort, sums: SumsContext, shared: Sequence[Tensor]) -> None:
-        """Fit the mean of all candidates. shared: solutions [H, d, 1] of all clients' samples."""
+        """Fit the mean of all candidates. shared: solutions [H, d, 1] for all clients' samples."""
         samples = cohort.samples
         for row, periods in enumerate(samples.batch_counts):
             gram, moment = sums.gram[row], sums.moment[row]
@@ -151,15 +151,15 @@ class AnalyticLearner(ClosedFormLearner[SumsContext, ForecastingTask]):
     def _families(
         self, gram: Tensor, moment: Tensor, shared: Sequence[Tensor], periods: int
     ) -> Iterator[Family]:
-        """Yield the candidates of a client that trains on this many periods, [C, H, d, 1].
+        """Yield the candidates for a client that trains on this many periods, [C, H, d, 1].
 
-        Fits have a single penalty, or a penalty for the values and another for the calendar. They
-        are drawn to the mean, to naive forecasts and to the shared solutions. The weight of the
-        naive forecasts falls with the number of periods. A client without a train sample has the
-        shared solution alone.
+        A fit has either one penalty, or one for the values and another for the calendar. Fits are
+        drawn to the mean, to naive forecasts and to the shared solutions. The weight of the naive
+        forecasts falls with the number of periods. A client without a train sample gets only the
+        shared solution.
         """
         layout, strengths = self.task.layout, self.section.strengths
-        if shared and not gram.any():  # products of the calendar, or of its 1, are not all 0
+        if shared and not gram.any():  # a sample's calendar, or its 1, has products other than 0
             yield Family(1.0, torch.stack(list(shared)))
             return
         naive = layout.regressor_copies(self.task.naive_forecasts())[..., None]  # (3, H, d, 1)

@@ -1,4 +1,4 @@
-"""Ridge regression in closed form, server half: validate and add up the clients' sums."""
+"""Ridge regression in closed form, server half: check the clients' sums and add them up."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.trust.averaging import Averaging, fit, judged, levelled
 from fedproto_app.trust.outliers import FEWEST_AGREE, MOST_COMPARED
 
-# On the scale of a client's train part, its values have mean square 1, and a spike that is carried
-# over a gap can add to that.
+# On the scale of a client's train part, its values have mean square 1. A spike that is carried over
+# a gap can raise this.
 LARGEST_MEAN_SQUARE = 100.0
 
-# The ridge of the fits that clients are judged by, in mean squares. A fit of few samples would say
-# little of other clients.
+# The ridge of the fits by which clients are judged, in mean squares. Without it, a fit to few
+# samples would say little about other clients.
 SHRUNK = 0.3
 
 
 class SumsOfRegressors(ClientSums):
     """XᵀX and Xᵀy for each step ahead.
 
-    The values that set a client's scale have mean square 1, and its targets are among them. They
-    are its train samples and fewer than `_untrained` others: the look-back, the rest of a period
-    and of a horizon.
+    The values that set a client's scale have mean square 1 and include all its targets. There are
+    as many of them as train samples, plus fewer than `_untrained` others: the look-back, and the
+    rest of a period and of a horizon.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SumsOfRegressors(ClientSums):
         return sums_fault(gram, moment, samples, LARGEST_MEAN_SQUARE, squares)
 
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
-        """Return the clients whose fit misleads most of the other clients."""
+        """Return the clients whose fits mislead most other clients."""
         latest = {key: self.latest.latest(key) for key in self.latest.clients}
         all_sums = {**{key: sums for key, sums in latest.items() if sums}, **reported}
         if len(all_sums) < FEWEST_AGREE:
@@ -67,21 +67,21 @@ class SumsOfRegressors(ClientSums):
         errors = misfits(list(all_sums.values()))
         return {
             key: "its sums are not used: for most other clients its fit is worse than the mean, "
-            f"{error:.3g} times as far from their fits"
+            f"with {error:.3g} times the mean's squared difference from their own fits"
             for key, error in zip(all_sums, errors, strict=True)
             if key in reported and error > 1
         }
 
     def robust_totals(self, averaging: Averaging) -> Arrays:
-        """Return totals with equal weights, without the clients whose fits suit the others' samples
-        worst."""
+        """Return totals with equal weights, without the clients whose fits suit the other clients'
+        samples worst."""
         moment = torch.from_numpy(self.latest.stacked(MOMENT)).double().unsqueeze(-1)
         packed = torch.from_numpy(self.latest.stacked(GRAM)).double()
         gram, moment = levelled(symmetric(packed, moment.shape[-2]), moment)
         clients = len(gram)
         accepted = averaging.kept(clients)
         best = judged(gram, moment).sort(stable=True).indices[:accepted].sort().values
-        # Scaled to the samples of all clients, so that a penalty acts as on the plain totals.
+        # Scaled up to the samples of all clients, so that a penalty acts as on the plain totals.
         factor = clients / accepted
         total = {
             GRAM: triangle(gram[best].sum(dim=0)),
@@ -102,14 +102,14 @@ class SumsOfRegressors(ClientSums):
 def misfits(clients_sums: Sequence[Arrays]) -> list[float]:
     """Return how badly each client's fit W suits the other clients' samples.
 
-    On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds the error
-    of V by tr (W − V)ᵀA(W − V), and the error of forecasting the client's mean by tr VᵀAV. Their
-    ratio is above 1 for a fit that is worse than the mean. The median over clients k counts, which
-    fewer than half of them cannot raise. Honest clients had at most 0.62 (207 detectors of
-    METR-LA), fits of opposite targets 2 to 4.
+    On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds that of V
+    by tr (W − V)ᵀA(W − V), and the error of a forecast of the client's mean exceeds that of V by tr
+    VᵀAV. If the ratio of these is above 1, the fit is worse than the mean. The result is the median
+    ratio over the clients k, which fewer than half of them cannot raise. It was at most 0.62 for
+    honest clients (207 detectors of METR-LA), and 2 to 4 for fits to opposite targets.
 
-    clients_sums: of N ≥ 2 clients, as they are sent. At most a hundred of them judge, and only
-    their matrices are held unpacked, because the matrices of thousands would be gigabytes.
+    clients_sums: the sums of N ≥ 2 clients, as sent. At most a hundred of the clients judge, and
+    only their matrices are held unpacked, because the matrices of thousands would be gigabytes.
     """
     judges = torch.arange(0, len(clients_sums), math.ceil(len(clients_sums) / MOST_COMPARED))
     unpacked = [_unpacked(clients_sums[judge]) for judge in judges.tolist()]
@@ -125,12 +125,12 @@ def misfits(clients_sums: Sequence[Arrays]) -> list[float]:
 
 
 def _squares(gram: Tensor, fits: Tensor) -> Tensor:
-    """Return tr WᵀAW of each A [J, H, d, d] and W [J, H, d], [J]."""
+    """Return tr WᵀAW for each pair of A [J, H, d, d] and W [J, H, d], [J]."""
     return torch.einsum("jhd,jhde,jhe->j", fits, gram, fits)
 
 
 def _unpacked(sums: Arrays) -> tuple[Tensor, Tensor]:
-    """Return XᵀX [H, d, d] and Xᵀy [H, d, 1] of one client."""
+    """Return one client's XᵀX [H, d, d] and Xᵀy [H, d, 1]."""
     moment = torch.from_numpy(sums[MOMENT]).double().unsqueeze(-1)
     return symmetric(torch.from_numpy(sums[GRAM]).double(), moment.shape[-2]), moment
 

@@ -1,20 +1,22 @@
-"""Fit a client's classifier from its class sums and the sums of other clients.
+"""Fit a client's classifier to its own class sums and the sums of other clients.
 
 The classifier is a discriminant (`maths/class_gaussian.py`). Its covariance is pooled over all
-clients, its class means lie between the client's and the pooled ones, and its prior is the client's
-class frequencies. A client's validation set is too small to choose the mixing weights and the
-penalty, so the classifier is the mean of many candidates' log-probabilities. A candidate's weight
-is the likelihood of the client's class sums, if its means differ from the pooled means as much as
-the candidate assumes, times the likelihood of the validation samples.
+clients, its class means lie between the client's own and the pooled ones, and its prior is the
+client's class frequencies. A client's validation set is too small to choose the mixing weights and
+the penalty, so the classifier is the weighted mean of many candidates' log-probabilities. Each
+candidate assumes a certain difference between the client's means and the pooled ones. Its weight is
+the likelihood of the client's class sums under this assumption, times that of the validation
+samples.
 
-Clients also learn from their validation samples, whose sums the totals hold. Candidates are judged
-without them: the totals without a client's validation sums are exactly the sums of all other
-samples. The same candidates fitted to all samples then get the weights of the judged candidates.
+Clients also learn from their validation samples, whose sums are part of the totals. Candidates are
+judged without these samples: a client's validation sums are subtracted from the totals, which
+leaves exactly the sums of all other samples. The same candidates are then fitted to all samples and
+get the weights of the judged ones.
 
-Where the clients' means of a class differ by more than chance, as at sites with codes of their own,
-these differences would count as noise around common means. Then the covariance is that around each
-client's own means. A client uses the classifier of its own sums alone if its validation samples
-clearly prefer it.
+Clients' means of a class may differ by more than chance, as where sites use codes of their own.
+Around common means, these differences would count as noise, so the covariance is then taken around
+each client's own means. A client whose validation samples clearly prefer the classifier fitted to
+its own sums alone uses that classifier.
 """
 
 from __future__ import annotations
@@ -50,19 +52,19 @@ from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
 
 # Each client sends these sums and gets back their totals over the clients.
 GRAM, MOMENT, COUNTS = "gram", "moment", "counts"
-# They also get the totals of `OwnScatter`. The server computes these from the sums of each client,
-# and where masks hide these sums, clients send their parts of them.
+# They also get the totals of `OwnScatter`. The server computes these from each client's sums. Where
+# masks hide those sums, each client sends its own part of the totals.
 SCATTER, HOLDERS = "scatter", "holders"
 # With clusters, each client of a cluster gets the cluster's sums.
 CLUSTER_MOMENT, CLUSTER_COUNTS = "cluster.moment", "cluster.counts"
 
-WELL_KNOWN = (0.3, 1.0, 3.0)  # factors of the penalty for means of many samples
-HARDLY_KNOWN = (3.0, 10.0, 30.0)  # and for means that rest on a client's own few samples
-# Candidates: how many samples of a class the pooled mean counts for, and factors of the penalty.
+WELL_KNOWN = (0.3, 1.0, 3.0)  # factors of the penalty where means rest on many samples
+HARDLY_KNOWN = (3.0, 10.0, 30.0)  # where means rest on a client's own few samples
+# Candidates: the number of samples that a pooled class mean counts as, and factors of the penalty.
 LEANS = ((1.0, HARDLY_KNOWN), (3.0, HARDLY_KNOWN), (30.0, WELL_KNOWN), (1e6, WELL_KNOWN))
 PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the client's counts
 ETA = 0.3  # how much validation samples are trusted; 1: as if they were independent
-ODDS_ALONE = 50.0  # the likelihood ratio of validation samples at which a client is better alone
+ODDS_ALONE = 50.0  # likelihood ratio of validation samples above which a client uses its own sums
 
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
 
@@ -70,22 +72,22 @@ Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D,
 class ClassPool(NamedTuple):
     """Class sums of a group of clients. A client's class means are drawn to the group's means.
 
-    moment, counts: sums by class, [C, D] and [C] if the group is all clients, [K, …] if each client
-    has its own group.
+    moment, counts: the sums of each class. They are [C, D] and [C] if the group is all clients, and
+    [K, C, D] and [K, C] if each client has its own group.
     """
 
     moment: Tensor
     counts: Tensor
 
     def less(self, row: int, removed: ClassSums, share: float) -> ClassPool:
-        """Return the pool of one of K clients, [1, …], without these samples of it."""
+        """Return the pool for one of K clients, [1, …], without these samples of that client."""
         mine = self if self.counts.dim() == 1 else ClassPool(self.moment[row], self.counts[row])
         return ClassPool(*without(mine, removed, share))
 
 
 class Fit(NamedTuple):
-    """final: classifiers of K clients. judged: the same without the validation samples that
-    the client also learns from, so that these can judge it."""
+    """final: the classifiers of K clients. judged: the same classifiers fitted without the
+    validation samples, so that these samples can judge them."""
 
     final: Classifier
     judged: Classifier
@@ -109,7 +111,7 @@ def sums_of_classes(
 ) -> Sends:
     """Return the declaration of a client that sends class sums.
 
-    passed_on: what a cluster's clients learn of it, or "" without clusters.
+    passed_on: what clients of the same cluster learn from the sums, or "" without clusters.
     """
     return Sends(
         "sums",
@@ -202,21 +204,21 @@ def clusters_in(guidance: Guidance, names: Sequence[str], total: ClassSums) -> l
 
 
 class ClassFit:
-    """Fits classifiers of class sums. penalty: λ's factor. even: whether all classes have the same
-    prior.
+    """Fits classifiers to class sums. penalty: the factor of λ. even: whether all classes have the
+    same prior.
 
-    steady_from: the first of the features that never change. Earlier features are learned, and a
-    client's older sums come from older versions of them. Such sums can differ from the total even
-    if the client's classes do not, so they are not used as evidence.
+    steady_from: the position of the first feature that never changes. Earlier features are learned,
+    so a client's older sums come from older versions of them. Such sums can differ from the total
+    even if the client's classes do not, so they are not used as evidence.
     """
 
     def __init__(self, penalty: float, even: bool, steady_from: int = 0) -> None:
         self._penalty, self._even, self._steady_from = penalty, even, steady_from
 
     def of_all(self, total: ClassSums) -> Classifier | None:
-        """Return the classifier of all samples: weight [D, C], bias [C].
+        """Return the classifier fitted to all samples, with weight [D, C] and bias [C].
 
-        None if the sums cannot come from samples.
+        Return None if the sums cannot come from samples.
         """
         weight, bias = self._of_all(total)
         return (weight, bias) if weight.isfinite().all() else None
@@ -224,9 +226,9 @@ class ClassFit:
     def of_all_judged(
         self, total: ClassSums, held_out: ClassSums, shares: Sequence[float]
     ) -> Classifier:
-        """Return for each client the classifier of all samples but those that it held out.
+        """Return, for each client, the classifier fitted to all samples except its held-out ones.
 
-        shares: as for `personal`.
+        shares: see `personal`.
         """
         return _joined(
             self._of_all(total.less(held_out.of_client(row), share))
@@ -245,10 +247,10 @@ class ClassFit:
         validation: LabelledVectors | None,
         held_out: ClassSums | None = None,
     ) -> Fit:
-        """Return each client's classifier of its own sums alone.
+        """Return, for each client, the classifier fitted to its own sums alone.
 
-        validation: weighs candidates with several penalties. None gives the plain penalty alone.
-        held_out: as for `personal`.
+        validation: the samples that weigh candidates with several penalties. With None, the only
+        candidate has the plain penalty. held_out: see `personal`.
         """
         factors = (1.0,) if validation is None else WELL_KNOWN
         judged = self._alone(sums, factors)
@@ -275,12 +277,13 @@ class ClassFit:
         clusters: Sequence[ClassPool] = (),
         shares: Sequence[float] = (),
     ) -> Fit:
-        """Return the classifiers of K clients from their own sums and the sums of all clients.
+        """Return the classifiers of K clients, fitted to their own sums and those of all clients.
 
-        sums: of the train samples. held_out: of the validation samples that the total and the
-        clusters hold too, None if they hold none. own: the scatter over all clients around their
-        own class means, if available. clusters: of the clients, beside the pool of all. shares: the
-        share of each client's sums that the total holds, or () for all.
+        sums: the sums of the train samples. held_out: the sums of the validation samples, if the
+        total and the clusters hold these too, else None. own: the scatter over all clients around
+        their own class means, if available. clusters: further pools, those of each client's
+        clusters. shares: for each client, the fraction of its sums that the total holds, or () if
+        the total holds all sums.
         """
         together = self._together(sums, total, validation, held_out, own, clusters, shares)
         alone = self.alone(sums, validation, held_out)
@@ -298,7 +301,7 @@ class ClassFit:
         clusters: Sequence[ClassPool],
         shares: Sequence[float],
     ) -> Fit:
-        """Return the mean of the candidates whose class means lean to the pools, see `personal`."""
+        """Return the mean of the candidates whose class means lean to the pools (`personal`)."""
         own = own if own is not None and self._means_differ(total, own) else None
         pools = [ClassPool(total.moment, total.counts), *clusters]
         spread = total if own is None else around_own_means(total, own)
@@ -309,7 +312,7 @@ class ClassFit:
             final = _mean(candidates, _weights(candidates, evidence, validation))
             return Fit(final, final)
         weights, judged = [], []
-        for row, share in enumerate(factors):  # each has another covariance
+        for row, share in enumerate(factors):  # each client has its own covariance
             mine, out = sums.of_client(row), held_out.of_client(row)
             others = spread = total.less(out, share)
             if own is not None:
@@ -323,7 +326,7 @@ class ClassFit:
         return Fit(_mean(candidates, torch.cat(weights)), _joined(judged))
 
     def _means_differ(self, total: ClassSums, own: OwnScatter) -> bool:
-        """Return whether clients' means of a class differ, by the features that are steady."""
+        """Return whether clients' means of a class differ in the features that never change."""
         first, steady = self._steady_from, total.features_from(self._steady_from)
         if not steady.moment.shape[-1]:
             return False
@@ -336,9 +339,9 @@ class ClassFit:
         pools: Sequence[ClassPool],
         shares: Sequence[float],
     ) -> tuple[list[Classifier], Tensor]:
-        """Return candidates whose class means lean to these pools, all first, and their evidence.
+        """Return candidates whose class means lean to these pools, and the evidence for each.
 
-        The evidence is logarithmic, [K, candidates].
+        The first pool is that of all clients. The evidence is logarithmic, [K, candidates].
         """
         _, moment, counts = sums
         frequent = frequencies(counts, pools[0].counts)
@@ -364,14 +367,14 @@ class ClassFit:
         total: ClassPool,
         shares: Sequence[float],
     ) -> list[Tensor]:
-        """Return the log evidence for each lean, [K], which is 0 if no feature is steady."""
+        """Return the log evidence for each lean, [K]. It is 0 if all features can change."""
         first, (moment, counts) = self._steady_from, sums
         spread = spread.features_from(first)
         if not spread.moment.shape[-1]:
             return [counts.new_zeros(len(counts))] * len(LEANS)
         factors = counts.new_tensor(shares)[:, None]
         pooled_moment, pooled_counts = factors[..., None] * moment, factors * counts
-        # A class that no other client of the cluster has is compared with the total.
+        # A class that no other client of the cluster has is compared with the total instead.
         shared = pool.counts - pooled_counts > 0.5
         reference = pool.moment.where(shared.unsqueeze(-1), total.moment)
         remainder = (
@@ -384,7 +387,7 @@ class ClassFit:
         ]
 
     def prior(self, counts: Tensor) -> Tensor:
-        """Return the log prior […, C]: the shares of these counts, or equal for all classes."""
+        """Return the log prior […, C], in proportion to these counts or equal for all classes."""
         return log_prior((counts > 0).double() if self._even else counts)
 
     def _candidates(
@@ -392,8 +395,8 @@ class ClassFit:
     ) -> list[Classifier]:
         """Return a classifier for each factor of the penalty.
 
-        spread: sums that give the covariance. roots: its `precision_factor` by factor. means:
-        [K, C, D]. counts: class frequencies [K, C].
+        spread: the sums that give the covariance. roots: the `precision_factor` for each penalty
+        factor. means: [K, C, D]. counts: class frequencies [K, C].
         """
         prior, has, centre = self.prior(counts), counts > 0, overall_mean(spread)
         candidates = []
@@ -404,7 +407,7 @@ class ClassFit:
 
 
 def frequencies(counts: Tensor, total: Tensor) -> Tensor:
-    """Return clients' class counts [K, C] plus a pseudo-sample with the overall shares [C]."""
+    """Return clients' class counts [K, C] plus one pseudo-sample, split as the total [C] is."""
     return counts + PSEUDO * total / total.sum().clamp(min=1)
 
 
@@ -413,13 +416,13 @@ def _of_clients(shares: Sequence[float], sums: ClassSums) -> Sequence[float]:
 
 
 def _joined(classifiers: Iterable[Classifier]) -> Classifier:
-    """Join classifiers of one client each, so that they have an axis of K clients."""
+    """Join classifiers of single clients along the axis of K clients."""
     weight, bias = (torch.cat(parts).nan_to_num() for parts in zip(*classifiers, strict=True))
     return weight, bias
 
 
 def _chosen(prefers: Tensor, first: Classifier, second: Classifier) -> Classifier:
-    """Return each client's first classifier if it prefers it, [K] bool, else its second."""
+    """Return the first classifier for each client that prefers it ([K] bool), else the second."""
     weight, bias = (
         torch.where(prefers.view(-1, *[1] * (mine.dim() - 1)), mine, other)
         for mine, other in zip(first, second, strict=True)
@@ -430,13 +433,13 @@ def _chosen(prefers: Tensor, first: Classifier, second: Classifier) -> Classifie
 def _weights(
     candidates: Sequence[Classifier], evidence: Tensor, validation: LabelledVectors
 ) -> Tensor:
-    """Return the candidates' weights [K, candidates] by evidence and validation likelihood."""
+    """Return the candidates' weights [K, candidates], from evidence and validation likelihood."""
     likely = ETA * torch.stack(_log_likelihoods(validation, candidates), dim=1)
     return (evidence + likely).softmax(dim=1)
 
 
 def _mean(candidates: Sequence[Classifier], weights: Tensor) -> Classifier:
-    """Return the candidates' mean with these weights, [K, candidates]."""
+    """Return the mean of the candidates with these weights [K, candidates]."""
     mean_weight, mean_bias = (torch.zeros_like(tensor) for tensor in candidates[0])
     for number, (weight, bias) in enumerate(candidates):
         mean_weight += weights[:, number, None, None] * weight.nan_to_num()
@@ -447,7 +450,7 @@ def _mean(candidates: Sequence[Classifier], weights: Tensor) -> Classifier:
 def _log_likelihoods(
     validation: LabelledVectors, classifiers: Sequence[Classifier]
 ) -> list[Tensor]:
-    """Return the log-likelihood of each client's validation samples by each classifier, [K]."""
+    """Return, for each classifier, the log-likelihood of each client's validation samples, [K]."""
     features, labels, present = validation.features.double(), validation.labels, validation.present
     count = present.double().sum(dim=1)
     losses = [

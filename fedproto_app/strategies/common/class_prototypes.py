@@ -1,4 +1,4 @@
-"""A global prototype for each class, which the clients' prototypes of a round move."""
+"""A global prototype for each class, updated from the clients' prototypes in each round."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fedproto_app.trust.outliers import largest
 
 ClassRow = NDArray[np.float32]
 
-LARGEST_VALUE = 1e6  # of a prototype
+LARGEST_VALUE = 1e6  # the largest absolute value in a prototype
 
 
 def class_fault(
     reply: ClientReply, name: str, round_: Round, fault: Callable[[ClassRow, int], str | None]
 ) -> str | None:
-    """Return why a client cannot have these rows by class, or None.
+    """Return what is wrong with a client's rows, one row for each class, or None.
 
-    fault: returns why a class cannot have such a row, or None.
+    fault: returns what is wrong with the row of a class, or None.
     """
     declared = round_.facts[reply.key].class_counts
     for label, row in reply.by_class(name).items():
@@ -61,11 +61,11 @@ def _value_fault(row: ClassRow, _: int) -> str | None:
 
 
 class ClassPrototypes(BaseStrategy):
-    """State: C̃ [C, D], and the classes that any client has had so far [C].
+    """State: the global prototypes C̃ [C, D], and which classes any client has had so far [C].
 
-    Class prototypes that cannot be true are refused. Their lengths are not compared: they differ
-    more than tenfold between honest clients. memory: the weight of the old prototype where a new
-    one arrives.
+    Class prototypes that cannot be true are refused. Their lengths are not compared, because they
+    differ more than tenfold between honest clients. memory: the weight of the old prototype when a
+    new one arrives.
     """
 
     memory = 0.0
@@ -79,7 +79,7 @@ class ClassPrototypes(BaseStrategy):
         return class_fault(reply, PROTOTYPES, round_, _value_fault)
 
     def update(self, round_: Round) -> None:
-        """Update C̃ (GLDP, eq. 11), which without memory is FedProto's mean of the round."""
+        """Update C̃ (GLDP, eq. 11). Without memory, C̃ is FedProto's mean of the round."""
         means = self.received.class_means(PROTOTYPES, self.sizes.classes)
         if means is not None:
             new, new_known = map(torch.from_numpy, means)
@@ -88,14 +88,14 @@ class ClassPrototypes(BaseStrategy):
             )
 
     def guide(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """Send C̃ of the classes that any client has had so far."""
+        """Send C̃ for the classes that any client has had so far."""
         classes = self._classes()
         if not classes:
             return Guidance()
         return Guidance({PROTOTYPES: self._prototypes[classes].numpy()}, classes=classes)
 
     def state(self) -> dict[str, AnyArray]:
-        """Return `classes`, which have a global prototype, and `prototypes`, [len(classes), D]."""
+        """Return `classes`, those with a global prototype, and `prototypes`, [len(classes), D]."""
         classes = self._classes()
         return {
             "classes": np.array(classes, dtype=np.int64),

@@ -1,4 +1,4 @@
-"""Server half of closed forms: it validates and adds up clients' sums, and all get the totals."""
+"""Server half of closed forms: check clients' sums, add them up, and send the totals to all."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from fedproto_app.trust.outliers import LARGEST_FACTOR, largest_accepted
 class ClientSums(ABC):
     """The latest sums of every client that ever reported.
 
-    shapes: the shapes of a client's sums, by name. latest: the sums. masked_names: the arrays of a
-    total where sums are masked. Subclasses say when sums cannot be true.
+    shapes: the shapes of a client's sums, by name. latest: the sums. masked_names: the names of the
+    arrays in a total of masked sums. Subclasses define when sums cannot be true.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class ClientSums(ABC):
     ) -> None:
         self.federation, self.shapes, self.latest = federation, shapes, received
         self.masked_names: Collection[str] = shapes.keys()
-        self._total: Arrays = {}  # of the newest round, where sums are masked
+        self._total: Arrays = {}  # the newest round's total, where sums are masked
 
     @abstractmethod
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Return why a client with this many train samples cannot have these sums, or None."""
 
     def take_in(self, round_: Round) -> None:
-        """Take in the round's total, if masks hide each client's sums, unless it cannot be true."""
+        """If masks hide each client's sums, take in the round's total unless it cannot be true."""
         values = self.latest.total.values if self.latest.total else {}
         if not (values and self.shapes.keys() <= values.keys()):
             return
@@ -81,9 +81,9 @@ class ClientSums(ABC):
     def impossible(
         self, sums: Arrays, samples: int, share: float = 1.0, clients: int = 1
     ) -> str | None:
-        """Return why this many samples of so many clients cannot have these sums, or None.
+        """Return why this many samples of this many clients cannot have these sums, or None.
 
-        share: the least that a sample counts for.
+        share: the smallest weight that a sample has in the sums.
         """
 
     @abstractmethod
@@ -95,11 +95,11 @@ class ClientSums(ABC):
         """Return valid totals from totals with noise of this deviation on each entry."""
 
     def outliers(self, reported: Mapping[ClientKey, Arrays]) -> dict[ClientKey, str]:
-        """Return why some of these sums, though possible, are refused beside the others."""
+        """Return the reasons for refusing sums that are possible but too unlike the others."""
         return {}
 
     def totals(self) -> Arrays:
-        """Return the totals over all clients by the aggregation rule, {} if none reported yet."""
+        """Return the totals over all clients by the aggregation rule, or {} if none reported."""
         if self._total:
             return self._total
         if not self.latest.clients:
@@ -108,12 +108,12 @@ class ClientSums(ABC):
         return self.federation.averaging.totals(self, samples)
 
     def weighed_samples(self, key: ClientKey) -> int:
-        """Return the number of samples that a client counts with."""
+        """Return the number of samples that a client is weighed with."""
         members = self.federation.members
         return limited_samples(members.facts[key].samples, members.most_samples)
 
     def share(self, key: ClientKey) -> float:
-        """Return the share of its declared samples that a client counts with."""
+        """Return the fraction of a client's declared samples that it is weighed with."""
         return self.weighed_samples(key) / self.federation.members.facts[key].samples
 
     def plain_totals(self) -> Arrays:
@@ -136,11 +136,11 @@ class ClientSums(ABC):
             self.latest.restore(state)
 
 
-LARGEST_MEAN_SQUARE = 1e8  # of a feature, so that totals stay finite
+LARGEST_MEAN_SQUARE = 1e8  # the largest mean square of a feature, so that totals stay finite
 
 
 class SumsOfClasses(ClientSums):
-    """Σ x xᵀ, and Σ x and the number of samples of each class, over the stages a client reports.
+    """Σ x xᵀ, and each class's Σ x and number of samples, over the stages a client reports.
 
     grow: whether the sums cover all stages so far, so that counts never decrease. reclassed:
     whether a sample may move to another class.
@@ -161,7 +161,7 @@ class SumsOfClasses(ClientSums):
     def fault(self, sums: Arrays, key: ClientKey, samples: int) -> str | None:
         """Return why these sums cannot be true, given the samples that the client declared."""
         before, share = self.latest.latest(key), self.share(key)
-        grows = self.grow and share == 1  # a share falls when clients with few samples join
+        grows = self.grow and share == 1  # the share falls when clients with few samples join
         if grows and before is not None and self._fewer(sums[COUNTS], before[COUNTS]):
             return "its sums have fewer samples than its earlier sums"
         fault = self.impossible(sums, self.weighed_samples(key), share)
@@ -183,7 +183,7 @@ class SumsOfClasses(ClientSums):
         return sums_fault(around_client_means, samples, LARGEST_MEAN_SQUARE, share)
 
     def plain_totals(self) -> Arrays:
-        """Return the totals, with the `OwnScatter` where no noise hides the clients' sums."""
+        """Return the totals. They include `OwnScatter` unless noise hides the clients' sums."""
         totals = super().plain_totals()
         if self._noised:
             return totals
@@ -208,14 +208,14 @@ class SumsOfClasses(ClientSums):
         limit = largest_accepted(self.comparable(reported_sizes))
         self._sizes |= {key: size for key, size in reported_sizes.items() if size <= limit}
         return {
-            key: f"the mean square of its features, or of a class's, is {size:g}, more than "
+            key: f"the mean square of its features, in all or in one class, is {size:g}, more than "
             f"{LARGEST_FACTOR:g} times what is usual"
             for key, size in reported_sizes.items()
             if size > limit
         }
 
     def robust_totals(self, averaging: Averaging) -> Arrays:
-        """Return totals by `robust_class_sums`: the rule gives the mean of each class."""
+        """Return the totals of `robust_class_sums`, where the rule gives the mean of each class."""
 
         def clients_sums() -> Iterator[ClassSums]:
             for key in self.latest.clients:
@@ -263,7 +263,7 @@ class SumsStrategy(PersonalStrategy):
         """Return an empty store of the clients' sums."""
 
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return all clients: a client that misses a round never adds that round's data."""
+        """Return all clients. One that misses a round can never add its data of that round."""
         return eligible
 
     def fault(self, reply: ClientReply, round_: Round) -> str | None:
@@ -285,7 +285,7 @@ class SumsStrategy(PersonalStrategy):
         self._totals = self._sums.totals() if due else {}
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return all clients: also those that did not train get the totals."""
+        """Return all clients, because those that did not train get the totals too."""
         if self.final_after_training:
             return super().to_evaluate(clients, round_)
         return clients if self._totals else []

@@ -1,4 +1,4 @@
-"""Base of the learners that fit in closed form, without gradient steps."""
+"""Base of the learners that fit their models in closed form, without gradient steps."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class VectorsContext(Context):
 
 
 def new_stage(cohort: Cohort) -> Tensor:
-    """Return the clients whose stage is new to them, [K] bool, and mark the stage as taken in.
+    """Return which clients have a new stage, [K] bool, and mark the stage as taken in.
 
-    `stages` of the cohort's memory, [K] int64, counts the stages that a client has taken in.
+    `stages` of the cohort's memory, [K] int64, counts the stages that each client has taken in.
     """
     taken_in: Tensor = cohort.memory.stages
     stages = torch.tensor(cohort.samples.trained_stages, device=taken_in.device)
@@ -33,8 +33,8 @@ def new_stage(cohort: Cohort) -> Tensor:
 
 
 class ClosedFormLearner(Learner[ContextT, TaskT]):
-    """A learner without phases, which fits in `conclude` and `receive`. By default it sends
-    nothing."""
+    """A learner without training phases, which fits its model in `conclude` and `receive`. By
+    default it sends nothing."""
 
     @classmethod
     def sends(cls, section: Any, sizes: Sizes) -> Sequence[Sends]:

@@ -30,14 +30,14 @@ class Members(Protocol):
 
     @property
     def most_samples(self) -> int:
-        """The largest number of samples that a client may count with, or 0 for any number."""
+        """The largest number of samples that a client may be weighed with, or 0 for no limit."""
 
     @property
     def is_simulation(self) -> bool:
         """Whether the nodes are simulated, so that all clients are connected from the start."""
 
     def clients(self) -> list[ClientKey]:
-        """Return the clients that can be asked now, in the order of their names."""
+        """Return the clients that can be asked now, sorted by name."""
 
     def first_with(self, client: str) -> str | None:
         """Return the node that first declared a client of this name, or None if no node did."""
@@ -55,7 +55,7 @@ class Selection(Protocol):
         server_round: int,
         newcomers: Collection[ClientKey] = (),
     ) -> list[ClientKey]:
-        """Return the clients to train this round: a share of these, and all newcomers."""
+        """Return the clients to train this round: a share of `clients`, and all newcomers."""
 
     def evaluates(self, server_round: int) -> bool:
         """Return whether this round's models are evaluated."""
@@ -84,7 +84,7 @@ class Pipeline(Protocol):
 
     @property
     def total(self) -> Sums | None:
-        """The sum of the latest training's masked replies, None without one."""
+        """The sum of the masked replies to the latest training, or None if there is none."""
 
     def orders(
         self,
@@ -100,7 +100,7 @@ class Pipeline(Protocol):
         """Return a message for each node, with the order for its clients."""
 
     def read(self, replies: Iterable[Message], expected: Expected) -> list[Reply]:
-        """Return the usable replies, in the order of the nodes' names."""
+        """Return the usable replies, sorted by the nodes' names."""
 
 
 class Ask(Protocol):
@@ -115,11 +115,11 @@ class Ask(Protocol):
         shared: Collection[str] = (),
         once_per_run: bool = False,
     ) -> list[ClientReply]:
-        """Return the usable replies, however few, in the order of the nodes' names.
+        """Return the usable replies, however few, sorted by the nodes' names.
 
         guide: returns the guidance for clients of one node. expected: the arrays of a reply.
-        shared: arrays that are the same for all clients, not a row for each. once_per_run: whether
-        each client answers the question only once in a run, which is counted separately.
+        shared: the arrays that all clients share, without a row for each. once_per_run: whether
+        each client answers only once in a run. Such questions are counted separately.
         """
 
 
@@ -148,4 +148,4 @@ class Federation(Protocol):
     def shape(self) -> DataShape: ...
 
     def asking(self, server_round: int) -> Ask:
-        """Return what asks clients a question of this round (`questions.py`)."""
+        """Return the callable that asks clients a question in this round (`questions.py`)."""

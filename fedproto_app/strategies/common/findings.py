@@ -14,9 +14,9 @@ from fedproto_app.core.stored import AnyArray
 from fedproto_app.maths.clustering import ABSENT
 from fedproto_app.maths.even_choice import evenly
 
-MOST_SIMILAR = 200  # clients; with more, no similarity matrix is stored
-MOST_MATRICES = 12  # stored over the run: the first, the newest, and some evenly between
-# This many clients have a matrix of 16 MB, while 10,000 would have 400 MB. The matrix can be
+MOST_SIMILAR = 200  # with more clients than this, no similarity matrix is stored
+MOST_MATRICES = 12  # stored over the run: the first, the newest, and some evenly between them
+# The matrix of this many clients takes 16 MB, while that of 10,000 would take 400 MB. It can be
 # recomputed from the prototypes.
 MOST_COMPARED = 2000
 
@@ -39,10 +39,10 @@ class ClusterHistory:
         matrix: NDArray[np.float32] | None = None,
         forgetting: float | None = None,
     ) -> None:
-        """Record a round, and its Rand index, which needs the true groups of all these clients.
+        """Record a round, and its Rand index if the true groups of all these clients are known.
 
-        labels: the clusters of the connected clients. matrix: their ψ̂ in this order, [n, n].
-        forgetting: α_t.
+        labels: the clusters of the connected clients. matrix: the ψ̂ of these clients in the same
+        order, [n, n]. forgetting: α_t.
         """
         groups = [round_.facts[key].group for key in labels]
         rand = float(rand_score(groups, list(labels.values()))) if all(groups) else None
@@ -55,7 +55,7 @@ class ClusterHistory:
             self._keep(len(self._rounds) - 1, matrix)
 
     def _keep(self, place: int, matrix: NDArray[np.float32]) -> None:
-        """Store matrices at even distances and the newest. Drop half when there are too many."""
+        """Store the newest matrix beside evenly spaced ones. Drop half if there are too many."""
         newest = max(self._matrices, default=0)
         if newest % self._every:
             del self._matrices[newest]
@@ -83,8 +83,8 @@ class ClusterHistory:
         return {"clusters": {**key_arrays(keys), "groups": groups, **arrays}}
 
     def state(self, keys: Sequence[ClientKey]) -> dict[str, AnyArray]:
-        """Return the history as arrays, with the clients in the order of ``keys``. It is empty
-        without rounds."""
+        """Return the history as arrays, with the clients in the order of ``keys``. Without rounds
+        there are no arrays."""
         if not self._rounds:
             return {}
         arrays: dict[str, AnyArray] = {
@@ -135,9 +135,9 @@ def divergence_findings(
 ) -> dict[str, dict[str, AnyArray]]:
     """Return the artefact of N clients and their prototypes [N, …], in the same order.
 
-    divergence_of: returns the matrix [n, n] of the clients at n places. With more than
-    MOST_COMPARED clients, the artefact has the matrix of MOST_COMPARED, each true group by its
-    share, and their places ``divergence_of`` [n].
+    divergence_of: returns the matrix [n, n] of the clients at n places. If there are more than
+    MOST_COMPARED clients, the matrix covers only that many of them, and each true group keeps its
+    share. Then the artefact also holds the places of these clients, ``divergence_of`` [n].
     """
     groups = np.array([facts[key].group for key in keys])
     places = evenly(groups, MOST_COMPARED)

@@ -1,7 +1,7 @@
-"""A method's strategy behind Flower's Strategy interface: hooks in, messages out.
+"""An adapter that gives a method's strategy Flower's Strategy interface.
 
-`FlowerStrategy` calls a method's hooks in their order (docs/design.md), so the method sees arrays
-and the `Round`, and never a message.
+`FlowerStrategy` calls a method's hooks in their order (docs/design.md). The method sees arrays and
+the `Round`, and never a message.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 class FlowerStrategy(Strategy):
     """The rounds of a method: train, aggregate, evaluate.
 
-    method: the method's strategy, whose state and findings are the run's. first: the strategies of
-    the first phases' rounds, from round 1 on. asked: the nodes asked in this phase.
+    method: the method's strategy. Its state and findings are those of the run. first: the
+    strategies of the first phases, one for each of their rounds, from round 1 on. asked: the nodes
+    asked in this phase.
     """
 
     def __init__(self, method: BaseStrategy, first: Sequence[BaseStrategy] = ()) -> None:
@@ -51,11 +52,11 @@ class FlowerStrategy(Strategy):
         return [*self.first, self.method][min(server_round - 1, len(self.first))]
 
     def first_phase_for(self, node: str) -> Arrays:
-        """Return what a first phase ended with, for a node that lacks it, and {} for others."""
+        """Return a first phase's result for a node that lacks it, and {} for other nodes."""
         return {}
 
     def answered(self, nodes: Collection[str], server_round: int) -> None:
-        """Take note of the nodes with a usable reply, of those asked in this phase (`asked`)."""
+        """Note which of the nodes asked in this phase (`asked`) gave a usable reply."""
 
     def initial_arrays(self) -> Arrays:
         """Return the global model before round 1, empty if the method has none."""
@@ -121,7 +122,7 @@ class FlowerStrategy(Strategy):
     ) -> list[Message]:
         method, round_ = self.method_of(server_round), self.round_of(server_round)
         method.model = numpy_arrays(arrays)
-        # With a privacy budget, only now is it clear whether another round can follow.
+        # With a privacy budget, it is clear only now whether another round can follow.
         round_.evaluated = self._federation.selection.evaluates(server_round)
         try:
             method.conclude(round_)
@@ -151,7 +152,7 @@ class FlowerStrategy(Strategy):
     def _complete(
         self, guidance: Guidance, method: BaseStrategy, clients: Sequence[ClientKey]
     ) -> Guidance:
-        """Return the guidance for these clients of one node with all that goes beside it."""
+        """Add the shared parameters to the guidance, and a first phase's result if it is due."""
         with_model = guidance.with_model(method.shared_for(clients))
         first_phase = {} if method.first_round else self.first_phase_for(clients[0].node)
         return replace(with_model, first_phase=first_phase)
@@ -161,15 +162,15 @@ class FlowerStrategy(Strategy):
         log(INFO, "\t└──> %s over %d clients", type(self.method).__name__, len(clients))
 
     def _clients(self) -> tuple[list[ClientKey], list[ClientKey]]:
-        """Return the clients that can train, and those that declare no train samples: they receive
-        models without ever sending anything, so they are only evaluated."""
+        """Return the clients that can train, and those without train samples, which are only
+        evaluated: they receive models and never send anything."""
         members = self._federation.members
         clients, facts = members.clients(), members.facts
         trained = [key for key in clients if facts[key].samples]
         return trained, [key for key in clients if not facts[key].samples]
 
     def round_of(self, server_round: int) -> Round:
-        """Return the round as the hooks see it, the same object in all phases."""
+        """Return the round as the hooks see it, which is the same object in all phases."""
         if self._round is None or self._round.number != server_round:
             facts, names = self._federation.members.facts, self._federation.shape.classes
             evaluated = self._federation.selection.evaluates(server_round)
@@ -232,7 +233,7 @@ def _clients_of(answers: Sequence[Reply]) -> list[ClientKey]:
 
 
 def sent_models(answers: Sequence[Reply], expected: Expected) -> list[SentModel]:
-    """Return each node's mean, or each client's model if nodes do not average."""
+    """Return each node's mean model, or each client's model if nodes do not average."""
     models = []
     for reply in answers:
         if expected.mean:
@@ -246,7 +247,7 @@ def sent_models(answers: Sequence[Reply], expected: Expected) -> list[SentModel]
 
 
 def client_replies(reply: Reply, expected: Expected) -> Iterator[ClientReply]:
-    """Yield a node's reply client by client, without the model."""
+    """Yield the reply of each of a node's clients, without the model."""
     start = 0
     names = [name for name in expected.per_client if name not in expected.models]
     classes_of = reply.classes or [[]] * len(reply.names)

@@ -1,6 +1,6 @@
 """The client half of a method, the cohort of clients that it works on, and the training loop.
 
-The server half is in other modules, so a client process loads none of it from here.
+The server half is in other modules, so that a client process need not load it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fedproto_app.trust.discrete_noise import Noise
 def make_optimizer(
     settings: OptimizerSettings, parameters: Mapping[str, Tensor]
 ) -> CohortOptimizer:
-    """Return a new optimiser by the ``[optimizer]`` settings, for these parameters [K, …]."""
+    """Return a new optimiser for these parameters [K, …], as the ``[optimizer]`` settings say."""
     optimizer: CohortOptimizer
     if settings.name == "adam":
         optimizer = CohortAdam(parameters, settings.learning_rate)
@@ -46,7 +46,7 @@ def make_optimizer(
 
 @dataclass(frozen=True)
 class Phase:
-    """Epochs over the client's batches that train the parameters with these prefixes."""
+    """Epochs over the client's batches, in which only parameters with these prefixes train."""
 
     name: str
     trainable: tuple[str, ...]
@@ -66,9 +66,9 @@ class Cohort:
     """Clients that train together: their state, in tensors [K, …], and their samples.
 
     parameters: the model. memory: the method's state, with the fields of `Learner.initial_memory`.
-    samples: the task's `Samples`. trains: whether it trains in this phase. shares: the
-    share of its declared samples that each client counts with in totals (`Order.most_samples`), or
-    () if all count in full.
+    samples: the task's `Samples`. trains: whether the cohort trains in this phase. shares: for each
+    client, the fraction of its declared samples that is counted in totals (`Order.most_samples`),
+    or () if all samples of all clients are counted.
     """
 
     parameters: dict[str, Tensor]
@@ -85,7 +85,7 @@ class Cohort:
         return names
 
     def memory_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the memory by field, or by "field/name" if in a dictionary."""
+        """Return the memory's tensors by field, or by "field/name" for those in a dictionary."""
         tensors: dict[str, Tensor] = {}
         for name, value in self.memory._asdict().items():
             if isinstance(value, Tensor):
@@ -96,7 +96,7 @@ class Cohort:
 
 
 class Context:
-    """The method's data of one cohort in one round, from its guidance to its contribution."""
+    """What a method needs of one cohort in one round, from the guidance to the contribution."""
 
     def start_epoch(self) -> None:
         """Called before each epoch."""
@@ -106,16 +106,16 @@ class Context:
 class Contribution:
     """What the clients of a cohort send.
 
-    A learner returns the arrays. The node adds all else, the model too unless the learner made
-    another, and passes the whole through its stages.
+    A learner returns the arrays. The node adds everything else, including the model unless the
+    learner made its own, and passes the contribution through its stages.
 
-    arrays: in addition to the shared parameters, [K, …] each. With `present` [K, C] bool, the
-    arrays are [K, C, …] and each client sends only the rows of its present classes.
-    model: the shared parameters, [K, …] each.
+    arrays: what clients send in addition to the shared parameters, [K, …] each. With `present`
+    [K, C] bool, the arrays are [K, C, …] and each client sends only the rows of its present
+    classes. model: the shared parameters, [K, …] each.
     steps: how far each client's model moved, [K], or empty if no limit applies.
     refused: the rows of clients that send nothing, with the reason.
-    noise: the noise that the total of each array needs where it is added inside a masked sum, or
-    None for public arrays.
+    noise: if noise is added inside a masked sum, the noise that the total of each array needs, or
+    None for a public array.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Contribution:
     noise: Mapping[str, Noise | None] = field(default_factory=dict)
 
 
-# Shown to the author of a method without a declaration.
+# Shown to the author of a method that declares nothing.
 _EXAMPLE = """\
     @classmethod
     def sends(cls, section, sizes):
@@ -135,10 +135,11 @@ _EXAMPLE = """\
 
 
 class KernelLoss(NamedTuple):
-    """A loss that the compiled kernel has: a forecaster's supervised loss, and its proximal term.
+    """A loss that the compiled kernel can compute: a forecaster's supervised loss, and optionally
+    the proximal term µ/2 · ‖w − anchor‖².
 
-    term: the name of the supervised loss. prefix: of the forecaster's parameters. anchor: the model
-    without the client axis, for the term µ/2 · ‖w − anchor‖², None without the term.
+    term: the name of the supervised loss. prefix: the prefix of the forecaster's parameters.
+    anchor: the anchor of the proximal term, without the client axis, or None without that term.
     """
 
     term: str = "prediction"
@@ -148,7 +149,7 @@ class KernelLoss(NamedTuple):
 
 
 class KernelTrained(ABC):
-    """A learner whose training the compiled kernel can do, for `kernel = "numba"`."""
+    """A learner that the compiled kernel can train, with `kernel = "numba"`."""
 
     @abstractmethod
     def kernel_loss(self, phase: Phase, context: Any) -> KernelLoss:
@@ -162,15 +163,15 @@ TaskT = TypeVar("TaskT", bound=AnyTask)
 class Learner(ABC, Generic[ContextT, TaskT]):
     """The client half of a method.
 
-    section: the method's settings, whose class subclasses name.
-    needs_representation: whether the model must have a representation as well as a prediction.
-    personalises: whether the models of `personalised` are evaluated, and not the trained ones.
-    releases: its declarations with these settings. shared: prefixes of the parameters that come
-        from the server each round. The other parameters are personal and stay on the node with
-        their optimiser's state. encoder: prefixes of the parameters that representations depend on.
-        sends_mean: whether a node replies with the mean of its clients'
-        shared parameters, or with each client's. weighs_samples: whether that mean weighs clients
-        by their samples.
+    section: the method's settings, which a subclass annotates with their class.
+    needs_representation: whether the model must give a representation as well as a prediction.
+    personalises: whether the models of `personalised` are evaluated instead of the trained ones.
+    releases: what clients send with these settings. shared: the prefixes of the parameters that
+    come from the server each round. All other parameters are personal: they stay on the node, with
+    the state of their optimiser. encoder: the prefixes of the parameters that representations
+    depend on. sends_mean: whether a node replies with the mean of its clients' shared parameters
+    instead of each client's parameters. weighs_samples: whether clients are weighed by their
+    numbers of samples in that mean.
     """
 
     section: Section
@@ -214,17 +215,17 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         return [Phase("local", ("",), self.training.local_epochs)]
 
     def make_optimizer(self, parameters: Mapping[str, Tensor]) -> CohortOptimizer:
-        """Return a new optimiser for the trained parameters [K, …], by ``[optimizer]``.
+        """Return a new optimiser for the trained parameters [K, …], as ``[optimizer]`` says.
 
-        A method that changes the steps wraps it (`maths/optim.py`).
+        A method that changes the steps wraps this optimiser (`maths/optim.py`).
         """
         return make_optimizer(self.training.optimizer, parameters)
 
     def batches(self, samples: Any, generators: Sequence[torch.Generator]) -> Iterator[Any]:
-        """Yield an epoch's batches, which are passed to `loss`.
+        """Yield the batches of an epoch. Each is passed to `loss`.
 
         The length of a batch's ``inputs`` is its number of clients. A method may combine several
-        of the task's batches into a step (`pairs_of`), or take several steps on one.
+        of the task's batches into one step (`pairs_of`), or take several steps on one batch.
         """
         return self.task.batches(samples, generators)
 
@@ -232,9 +233,9 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         """Change the cohort in place before it trains."""
 
     def context(self, guidance: Guidance, cohort: Cohort) -> ContextT:
-        """Return the cohort's data of this round, from the guidance and its shared parameters.
+        """Return what the method needs of the cohort in this round.
 
-        By default there are none.
+        It comes from the guidance and the cohort's shared parameters. By default it is empty.
         """
         return cast("ContextT", Context())
 
@@ -250,9 +251,10 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     @final
     @classmethod
     def suits_kernel(cls) -> bool:
-        """Return whether this is `KernelTrained`, and `kernel_loss` says all about the training.
+        """Return whether `kernel_loss` describes all of the training, so that the kernel can do it.
 
-        The class that defines it must define the loss too, and none may change batches or steps.
+        The class that defines `kernel_loss` must define `loss` too, and no class may override
+        `batches` or `make_optimizer`.
         """
         if not issubclass(cls, KernelTrained):
             return False
@@ -273,7 +275,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
     def contribution(self, cohort: Cohort, context: ContextT) -> Contribution:
         """Return what the cohort's clients send in addition to their shared parameters.
 
-        A `model` of the contribution replaces these parameters.
+        If the contribution has a `model`, it replaces these parameters.
         """
         return Contribution()
 
@@ -286,7 +288,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         return []
 
     def personalised(self, cohort: Cohort, guidance: Guidance) -> dict[str, Tensor] | None:
-        """Return personalised models from the shared one, [K, …] each, or None to use that one.
+        """Return personalised models, [K, …] each, or None to use the shared one.
 
         Called before the server evaluates the clients' models. The returned models are evaluated
         and stored for forecasts, but the next round starts without them.
@@ -294,7 +296,7 @@ class Learner(ABC, Generic[ContextT, TaskT]):
         return None
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
-        """Return the task's metrics of the cohort's models, a list over the clients each."""
+        """Return the task's metrics of the cohort's models, each as a list over the clients."""
         return self.task.evaluate(cohort.parameters, cohort.samples)
 
 
@@ -303,14 +305,14 @@ AnyLearner = Learner[Any, Any]
 
 @runtime_checkable
 class Predicts(Protocol):
-    """A learner whose clients predict with another model than the trained model."""
+    """A learner whose clients predict with a model other than the trained one."""
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the model that the clients predict with, under the task's names, [K, …] each."""
 
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
-    """Return the client half of the method that the settings choose, for the round's phase."""
+    """Return the client half of the method, or of the first phase to which this round belongs."""
     learner: AnyLearner
     if settings.kernel == "numba" and task.device.type != "cpu":
         raise SettingsError(
@@ -353,7 +355,7 @@ def new_cohort(
 
 
 def _of_clients(memory: NamedTuple, clients: int, device: torch.device) -> NamedTuple:
-    """Return one client's memory repeated for this many clients, with the client axis."""
+    """Return one client's memory, repeated for this many clients along a new client axis."""
 
     def with_clients(value: Tensor) -> Tensor:
         return value.to(device).expand(clients, *value.shape).clone()
@@ -370,8 +372,8 @@ def _of_clients(memory: NamedTuple, clients: int, device: torch.device) -> Named
 def train_cohort(learner: AnyLearner, cohort: Cohort, context: Context) -> dict[str, Tensor]:
     """Train the cohort for a round, in place.
 
-    Return each loss term's mean over the steps of the last epoch that had it, [K], and the losses
-    that `Learner.conclude` returns.
+    Return, for each term of the loss, its mean over the steps of the last epoch that had the term,
+    [K]. Also return the losses from `Learner.conclude`.
     """
     losses: dict[str, Tensor] = {}
     for phase in learner.phases():
@@ -424,7 +426,7 @@ def _train_epoch(
         return _train_kernel_epoch(learner, cohort, loss, phase, samples, generators)
     size = len(cohort.names)
     trainable = [name for name in cohort.parameters if phase.trains(name)]
-    # "total" exists even without a step: a method may need two batches and no client has them.
+    # "total" exists even without a step, as when a step needs two batches and no client has two.
     sums = {"total": torch.zeros(size, device=learner.task.device)}
     steps = torch.zeros(size, device=learner.task.device)
     context.start_epoch()
@@ -457,7 +459,7 @@ def _train_kernel_epoch(
     samples: Any,
     generators: Sequence[torch.Generator],
 ) -> dict[str, Tensor]:
-    """Do as `_train_epoch` does, with the compiled kernel."""
+    """Do the work of `_train_epoch` with the compiled kernel."""
     from fedproto_app.models.kernel.cohort import train_cohort_epoch  # numba is an extra
     from fedproto_app.tasks.forecasting.task import ForecastingTask
 

@@ -1,8 +1,8 @@
-"""Prototypes at the clients: of the phases of a period, and of classes.
+"""Prototypes at the clients: of the phases of a period, or of classes.
 
-Those of a period are gathered during a training epoch without a second pass: both kinds take the
-representations of each step, [k, B, D] of the first k clients. Class prototypes are sent, and the
-global ones come back.
+The two kinds of prototypes of a period are gathered during a training epoch, without a second pass:
+they take in the representations of each step, [k, B, D] for the first k clients. Class prototypes
+are sent to the server, which returns the global ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 
 class PeriodPrototype:
-    """Periodicity-aware (P, eq. 8): the mean over the epoch's batches, [K, B, D]."""
+    """Periodicity-aware prototype (P, eq. 8): the mean over the epoch's batches, [K, B, D]."""
 
     def __init__(self, clients: int) -> None:
         self._clients = clients
@@ -41,14 +41,14 @@ class PeriodPrototype:
         self._count[:active] += 1
 
     def value(self) -> Tensor:
-        """R_n, [K, B, D]."""
+        """Return R_n, [K, B, D]."""
         assert self._sum is not None, "no batch was added"
         return self._sum / self._count.to(self._sum.device).view(-1, 1, 1)
 
 
 class ConcatenatedPrototype:
-    """Concatenation-based (P, eq. 7, ablation "w/o p-aware"): the rows of the newest `batches`
-    batches, [K, batches·B, D], oldest first. All clients must have that many batches."""
+    """Concatenation-based prototype (P, eq. 7, ablation "w/o p-aware"): the rows of the newest
+    `batches` batches, [K, batches·B, D], oldest first. All clients must have that many batches."""
 
     def __init__(self, clients: int, batches: int) -> None:
         self._clients, self._batches = clients, batches
@@ -59,7 +59,7 @@ class ConcatenatedPrototype:
         self._rows: Tensor | None = None
 
     def add(self, representation: Tensor, age: Tensor) -> None:
-        """Take in one batch of the first k clients. age [k] counts the client's newer batches."""
+        """Take in one batch of the first k clients. age: how many newer batches each has, [k]."""
         if self._rows is None:  # the last place is for batches that are too old
             shape = (self._clients, self._batches + 1, *representation.shape[1:])
             self._rows = representation.new_zeros(shape)
@@ -67,12 +67,12 @@ class ConcatenatedPrototype:
         self._rows[torch.arange(len(age), device=age.device), place] = representation
 
     def value(self) -> Tensor:
-        """R_n, [K, batches·B, D]."""
+        """Return R_n, [K, batches·B, D]."""
         assert self._rows is not None, "no batch was added"
         return self._rows[:, : self._batches].flatten(start_dim=1, end_dim=2)
 
 
-PROTOTYPES = "prototypes"  # by class: clients send theirs and get the global ones
+PROTOTYPES = "prototypes"  # clients send one for each of their classes and get the global ones
 
 
 def period_prototype(
@@ -103,7 +103,7 @@ def received_array(guidance: Guidance, name: str, device: torch.device) -> Tenso
 def class_prototypes(sizes: Sizes, samples: str) -> Sends:
     """Return the declaration of a client that sends a prototype of each class it has.
 
-    The server needs only their mean. samples: the word for the samples of a class.
+    The server needs only the mean. samples: what the text for users calls a class's samples.
     """
     return Sends(
         "prototypes",
@@ -119,7 +119,7 @@ def class_prototypes(sizes: Sizes, samples: str) -> Sends:
 def received_prototypes(
     guidance: Guidance, task: ClassificationTask | SequenceClassificationTask
 ) -> tuple[Tensor, Tensor]:
-    """Return the global prototypes [C, D], 0 if missing, and which classes have one, [C] bool."""
+    """Return the global prototypes [C, D], 0 where missing, and which classes have one, [C]."""
     classes, device = len(task.shape.classes), task.device
     shared = torch.zeros(classes, task.representation_dim, device=device)
     has_prototype = torch.zeros(classes, dtype=torch.bool, device=device)
@@ -133,7 +133,7 @@ def received_prototypes(
 def sent_prototypes(
     cohort: Cohort, task: ClassificationTask | SequenceClassificationTask
 ) -> Contribution:
-    """Return each client's mean representation of each class it has, by its present model."""
+    """Return, for each client, its model's mean representation of each class that it has."""
     vectors = task.train_vectors(cohort.parameters, cohort.samples)
     means, counts = class_means(*vectors, len(task.shape.classes))
     return Contribution({PROTOTYPES: means.cpu().numpy()}, counts > 0)

@@ -1,7 +1,7 @@
 """Questions: messages between the phases of a round, for the methods whose rounds need them.
 
 A question carries arrays both ways and changes no client's state. The learner declares its answers
-with ``when="question"`` and gives them, and the strategy asks in `begin` or `conclude`:
+with ``when="question"`` and returns them. The strategy asks in `begin` or `conclude`:
 
     class MyLearner(Answers, SoloLearner):
         def answer(self, cohort, guidance):
@@ -13,7 +13,7 @@ with ``when="question"`` and gives them, and the strategy asks in `begin` or `co
             for reply in ask(clients, lambda keys: Guidance(), expected):
                 …
 
-`node/questions.py` has a node's side, and `server/questions.py` the server's.
+The node's side is in `node/questions.py`, and the server's side in `server/questions.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server half of a method: arrays in, guidance out, and never a message.
+"""The server half of a method. It takes in arrays, returns guidance and never sees a message.
 
 `FlowerStrategy` calls the hooks below in the order of docs/design.md.
 """
@@ -36,13 +36,13 @@ class Saved(Protocol):
 class BaseStrategy:
     """The hooks of a method in a round. Methods override what they need.
 
-    section: the method's settings, whose class subclasses name. learner: the method's client half,
-    which declares what clients send. sizes: sizes of the data and the model, which give the
-    declared arrays their shapes. releases: the declarations. received: the clients' arrays.
-    averaging: the aggregation rule. model: the shared parameters at the start of the phase.
-    saved: the parts of the state that checkpoints keep, by default `received`.
-    shared_names: the arrays of guidance that are the same for all clients.
-    first_round: the first round of a first phase, or 0 where the rounds are the method's own.
+    section: the method's settings, which a subclass annotates with their class. learner: the client
+    half, which declares what clients send. sizes: the sizes of the data and the model, which give
+    the declared arrays their shapes. releases: the declarations of what clients send. received: the
+    arrays that clients sent. averaging: the aggregation rule. model: the shared parameters at the
+    start of the phase. saved: the parts of the state that checkpoints keep, by default `received`.
+    shared_names: the arrays of guidance that are the same for all clients. first_round: for the
+    strategy of a first phase, the number of that phase's first round, else 0.
     """
 
     section: Section
@@ -109,16 +109,16 @@ class BaseStrategy:
         return None
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Return why some of these replies, though possible, are refused beside the others."""
+        """Return the reasons for refusing replies that are possible but too unlike the others."""
         return {}
 
     def average(self, models: Sequence[SentModel], round_: Round) -> Arrays | None:
-        """Return the mean of the models that clients or nodes sent, or None without any."""
+        """Return the mean of the models that clients or nodes sent, or None if there are none."""
         return None
 
     def mean_of(self, sums: Sums, answers: Sequence[Reply]) -> tuple[Arrays | None, str]:
-        """Return the mean model in the masked sums of these replies, None if they have none. Also
-        return why the sums cannot be true, or ""."""
+        """Return the mean model that the masked sums of these replies hold, or None if they hold
+        none. Also return why the sums cannot be true, or ""."""
         return None, ""
 
     def renewed(self, mean: Arrays, round_: Round) -> Arrays:
@@ -132,7 +132,7 @@ class BaseStrategy:
         """Change `model` before the round's evaluation."""
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return the clients to evaluate, of all connected clients."""
+        """Return the clients to evaluate, chosen from all connected clients."""
         return clients
 
     def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
@@ -142,8 +142,8 @@ class BaseStrategy:
     def answered(
         self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
-        """Take note of the clients with a usable reply in a phase. asked_nodes: the nodes of the
-        chosen clients."""
+        """Note which clients gave a usable reply in a phase. asked_nodes: the nodes of the clients
+        that were asked."""
 
     def state(self) -> State:
         return {name: array for part in self.saved for name, array in part.state().items()}
@@ -160,17 +160,17 @@ class BaseStrategy:
 class PersonalStrategy(BaseStrategy):
     """Base of the methods whose models stay at the clients.
 
-    A client's model is final after training, so it is evaluated in the same message. An evaluation
-    phase is only for clients that trained in rounds without evaluation. Methods override `update`
-    (use the replies) and `guide` (send guidance).
+    A client's model is final after training, so it is evaluated in the same message. The evaluation
+    phase covers only clients that trained in rounds without evaluation. Methods override `update`
+    to use the replies and `guide` to send guidance.
 
-    final_after_training: false if clients get guidance before they are evaluated.
+    final_after_training: false if clients get guidance between training and evaluation.
     """
 
     final_after_training = True
 
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return a share of all clients, and all that never trained."""
+        """Return a share of all clients, and every client that has never trained."""
         unheard = set(eligible) - self.federation.history.trained
         return self.federation.selection.choose(eligible, round_.number, unheard)
 

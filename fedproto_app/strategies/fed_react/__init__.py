@@ -1,4 +1,4 @@
-"""Fed-REACT: an encoder learned without labels, then heads in clusters that evolve."""
+"""Fed-REACT: an encoder trained without labels, then heads for clusters that change over time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ class FedReactSettings(Section):
 
     clusters: CountOrZero = setting(
         3,
-        "number of clusters (C, 0: by silhouette in each round, not for `ifca` and `flsc`)",
+        "number of clusters (C). 0 chooses it by silhouette in each round, except for `ifca` and "
+        "`flsc`",
     )
     samples: CountOrZero = setting(64, "labelled samples per client and round (|M_t|, 0: all)")
     penalty: Positive = setting(1.0, "weight of errors against the head's norm: the SVM's C")
     clustering: Literal["evolutionary", "snapshot"] = setting(
         "evolutionary",
-        "Fed-REACT, Algorithm 2, whose clusters remember the past, or Fed-REACT, Algorithm 3",
+        "clusters remember the past (Fed-REACT, Algorithm 2) or forget it (Fed-REACT, Algorithm 3)",
     )
     similarity: HeadSimilarity = setting(
         "cosine",
@@ -35,11 +36,11 @@ class FedReactSettings(Section):
     )
     forgetting: Forgetting = setting(
         "adaptive",
-        "[share of the past in similarities](fed-react.md#clusters) (α_t, Fed-REACT, eq. 3)",
+        "weight of the past [in similarities](fed-react.md#clusters) (α_t, Fed-REACT, eq. 3)",
         "`adaptive toolbox all-rounds`, or 0 … 1",
     )
-    overlap: Count = setting(2, "clusters that a client of `flsc` belongs to", "1 … `clusters`")
-    affect_iterations: Count = setting(5, "iterations at most (Fed-REACT, Algorithm 4)")
+    overlap: Count = setting(2, "how many clusters a client of `flsc` belongs to", "1 … `clusters`")
+    affect_iterations: Count = setting(5, "most iterations of AFFECT (Fed-REACT, Algorithm 4)")
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = setting(
         "kalman",
         "[smoothing of a cluster's head](fed-react.md#the-head-of-a-cluster) over the rounds",
@@ -49,13 +50,13 @@ class FedReactSettings(Section):
     em_iterations: CountOrZero = setting(5, "steps of EM per round (0: q and r stay as set)")
     history: Literal["unchanged", "all"] = setting(
         "unchanged",
-        "remember and send heads of rounds with unchanged members (Fed-REACT, Algorithm 2, "
-        "line 10), or of all rounds",
+        "when a head is smoothed and sent: while its members are unchanged (Fed-REACT, Algorithm "
+        "2, line 10), or always",
     )
 
     @property
     def choices(self) -> int:
-        """Number of clusters that a client of `ifca` chooses, which `flsc` overrides."""
+        """The number of clusters that a client of `ifca` chooses. `flsc` overrides it."""
         return 1
 
     @field_validator("forgetting", mode="before")
@@ -108,7 +109,7 @@ def check_encoder(settings: RunSettings) -> None:
         )
 
 
-# Phase 1: an encoder of sequences, learned without labels. Its vectors are the samples of phase 2.
+# Phase 1: an encoder of sequences, trained without labels. Its vectors are the samples of phase 2.
 ENCODER = Pretraining(
     table="encoder",
     rounds=lambda settings: 0 if settings.encoder.path else settings.encoder.rounds,

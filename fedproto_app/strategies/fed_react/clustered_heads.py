@@ -1,8 +1,8 @@
 """Base of the server half of methods that share heads within clusters.
 
-In a round, clients fit a head and send it (train). The server combines them into the clusters'
-heads. A client whose cluster has a new head gets it and is evaluated with it (evaluate). Each node
-gets the encoder once. Methods implement `cluster`, which assigns clients to clusters.
+In a round, clients fit a head and send it (train). The server combines these heads into one head
+for each cluster. A client whose cluster has a new head gets it and is evaluated with it (evaluate).
+Each node gets the encoder once. Methods implement `cluster`, which assigns clients to clusters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedproto_app.strategies.fed_react.learner import HEAD, HEADS
 from fedproto_app.tasks.sequences.task import LARGEST_HEAD, SequenceTask
 from fedproto_app.tasks.table import make_task
 
-Fitted = Mapping[ClientKey, ClientReply]  # the clients' heads of a round, by client
+Fitted = Mapping[ClientKey, ClientReply]  # the heads that clients sent in a round
 
 
 class ClusteredHeadStrategy(PersonalStrategy):
@@ -68,7 +68,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         """
 
     def chosen(self, eligible: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Choose by the round of this phase, so that a loaded encoder gives the same choice."""
+        """Choose by the round's number in this phase, so that a loaded encoder changes nothing."""
         of_task = round_.number - self.settings.pretraining_rounds
         unheard = set(eligible) - self._heard
         return self.federation.selection.choose(eligible, of_task, unheard)
@@ -92,7 +92,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
         self._pending |= self.cluster(fitted, round_)
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return the clients that have sent a head, of nodes that have the encoder."""
+        """Return the clients that have sent a head and whose node has the encoder."""
         return [
             key
             for key in clients
@@ -109,7 +109,7 @@ class ClusteredHeadStrategy(PersonalStrategy):
     def answered(
         self, asked_nodes: Collection[str], clients: Sequence[ClientKey], *, evaluation: bool
     ) -> None:
-        """Send the encoder again to nodes that did not reply: they may have lost their disk."""
+        """Send the encoder again to nodes that did not reply, as they may have lost their disk."""
         self._equipped -= {self._node_id(node) for node in asked_nodes}
         self._equipped |= {self._node_id(key.node) for key in clients}
         if evaluation:
@@ -133,8 +133,8 @@ class ClusteredHeadStrategy(PersonalStrategy):
             self._pending = dict(zip(keys_of(pending), pending["heads"], strict=True))
 
     def head_of(self, members: Iterable[ClientReply]) -> NDArray[np.float64]:
-        """Return a cluster's head: the clients' mean weighted by samples, or the result of another
-        aggregation rule, which weighs clients equally."""
+        """Return a cluster's head: the mean of its clients' heads, weighted by samples, or the
+        result of another aggregation rule, which weighs clients equally."""
         if self.averaging.is_mean:
             return weighted_head(members)
         return self.averaging.rows(np.stack([reply.arrays[HEAD] for reply in members])).astype(

@@ -1,9 +1,9 @@
-"""Phase 1: an encoder of sequences, learned without labels. Phase 2 takes its vectors as samples.
+"""Phase 1: an encoder of sequences, trained without labels. Phase 2 takes its vectors as samples.
 
-Clients (Fed-REACT, Algorithm 1) learn by Franceschi, Dieuleveut and Jaggi (NeurIPS 2019): a part
+Clients (Fed-REACT, Algorithm 1) train as in Franceschi, Dieuleveut and Jaggi (NeurIPS 2019): a part
 of a series should be similar to a part of that part, and dissimilar to parts of other series.
-They send only the encoder. The server averages by FedAvg, then the method's own strategy runs.
-The encoder is the run's global model from the first phase on. So it is written to
+They send only the encoder. The server averages encoders by FedAvg, then the method's own strategy
+runs. From the first phase on, the encoder is the run's global model. So it is written to
 ``model/global.safetensors``, and another run can load it (``encoder.path``).
 """
 
@@ -40,17 +40,17 @@ from fedproto_app.tasks.sequences.task import CohortSequences, SequenceTask
 from fedproto_app.tasks.table import make_task
 from fedproto_app.tasks.task import AnyTask
 
-# Sampling follows Franceschi et al. 2019. In their batches, series of the same length share a crop
-# length, and series of different lengths each draw a length. Here a batch draws two shares between
-# 0 and 1, and each series turns them into lengths between 1 and the length of the series. So crops
-# have the same range of lengths, and batches have little or no padding.
-# Shapes: K clients, B references, R negatives of each, D width of a vector.
+# Sampling follows Franceschi et al. 2019, except for the lengths of crops. In their batches, series
+# of the same length share a crop length, and series of different lengths each draw their own. Here
+# a batch draws two fractions, and each series turns them into lengths between 1 and its own length.
+# So crops have the same range of lengths, and batches have little or no padding.
+# Shapes: K clients, B references, R negatives of each reference, D width of a vector.
 
 Encode = Callable[[Tensor, Tensor], Tensor]  # series [K, n, T, d], lengths [K, n] → [K, n, D]
 
 
 class Crops(NamedTuple):
-    """Sub-series: indices of their series, first steps and lengths, […, B, 2 + R] int64 each.
+    """Sub-series: their series' indices, first steps and lengths, […, B, 2 + R] int64 each.
 
     A row holds the reference, then the positive, then the negatives.
     """
@@ -77,7 +77,7 @@ class ContrastiveBatch:
 def triplet_loss(
     reference: Tensor, positive: Tensor, negatives: Tensor, *, averages: bool = False
 ) -> Tensor:
-    """Return −log σ(z_ref·z_pos) − Σ_r log σ(−z_ref·z_neg,r) (Fed-REACT, eq. 1), averaged over B:
+    """Return −log σ(z_ref·z_pos) − Σ_r log σ(−z_ref·z_neg,r) (Fed-REACT, eq. 1), averaged over B,
     [K].
 
     reference, positive: [K, B, D]. negatives: [K, B, R, D]. averages: take the mean over the
@@ -93,7 +93,7 @@ def triplet_loss(
 def contrastive_loss(encode: Encode, batch: ContrastiveBatch, *, averages: bool = False) -> Tensor:
     """Return the `triplet_loss` of a batch, [K].
 
-    References are encoded separately: they are longer and would add padding to the other crops.
+    References are encoded separately, because they are longer and would pad the other crops.
     """
     reference = encode(batch.inputs, batch.lengths)
     compared = encode(batch.candidates.flatten(1, 2), batch.candidate_lengths.flatten(1, 2))
@@ -106,9 +106,9 @@ def draw_crops(
 ) -> Crops:
     """Return the crops of a client's training steps, [steps, B, 2 + R] each.
 
-    Every series gives the reference equally often, in a new order each time. A negative comes from
-    another series, each with the same probability, or from the same series if the client has only
-    one. lengths: [n] int64, at least 1, on the CPU like the generator.
+    Every series is the reference equally often, in a new order each time. A negative comes from one
+    of the other series, all equally likely, or from the reference's own series if the client has
+    only one. lengths: [n] int64, at least 1, on the CPU like the generator.
     """
     count, rows = len(lengths), steps * batch
     orders = torch.rand(-(-rows // count), count, dtype=torch.float64, generator=generator)
@@ -130,7 +130,7 @@ def draw_crops(
 
 
 def cut(values: Tensor, crops: Crops, longest: Tensor) -> ContrastiveBatch:
-    """Return the batch of a step.
+    """Return the batch of one step.
 
     values: series [K, n, T, d], padded on the right. crops: [K, B, 2 + R] each, on the values'
     device. longest: the largest length of the references and of the other crops, [2], on the CPU.
@@ -158,8 +158,8 @@ def contrastive_batches(
 ) -> Iterator[ContrastiveBatch]:
     """Yield a cohort's batches of a round: one for each step, with all clients.
 
-    values: [K, n, T, d], lengths: [K, n]. counts: the number of real series of each client, which
-    come first, [K]. generators: one for each client, which determines its crops. batch, negatives:
+    values: [K, n, T, d], lengths: [K, n]. counts: each client's number of real series, which come
+    first, [K]. generators: one for each client, from which its crops are drawn. batch, negatives:
     B, R.
     """
     crops_by_client = [
@@ -200,7 +200,7 @@ def _integer(share: Tensor, counts: Tensor) -> Tensor:
 class ContrastiveEncoderLearner(Learner[Context, SequenceTask]):
     """The triplet loss (Fed-REACT, eq. 1) on the encoder, by default the causal CNN.
 
-    It learns from all train sequences, with a label or without.
+    The encoder is trained on all train sequences, with a label or without.
     """
 
     needs_representation = True
@@ -292,8 +292,8 @@ def read_encoder(settings: EncoderSettings, task: SequenceTask) -> Arrays:
         have, need = _kind(encoder.get(name)), _kind(expected.get(name))
         if have != need:
             raise SettingsError(
-                f"{where}: {name} is {have}; by [encoder] and data with {task.shape.inputs[0]} "
-                f"dimensions {need} is expected"
+                f"{where}: {name} is {have}; [encoder] and data with {task.shape.inputs[0]} "
+                f"dimensions need {need}"
             )
         if not np.isfinite(encoder[name]).all():
             raise SettingsError(f"{where}: {name} holds NaN or infinite values")
@@ -304,9 +304,9 @@ def _kind(array: AnyArray | None) -> str:
     return "no array" if array is None else f"{array.dtype} {list(array.shape)}"
 
 
-# After the phase a node represents its clients' sequences by vectors of the frozen encoder. They
-# are computed once, stored on the node's disk and never leave it. A vector is a sequence of one
-# step, so the clients keep their type.
+# After the phase, a node represents its clients' sequences by vectors of the frozen encoder. The
+# vectors are computed once, stored on the node's disk and never leave it. A vector is stored as a
+# sequence of one step, so the type of the clients stays the same.
 
 
 class VectorStore(Protocol):
@@ -324,9 +324,9 @@ class VectorStore(Protocol):
 def represented(
     shard: Shard, names: list[str], received: Arrays, task: AnyTask, store: VectorStore
 ) -> Shard:
-    """Return the shard with these clients and their sequences as vectors.
+    """Return the shard with these clients only, and with vectors in place of their sequences.
 
-    received: arrays of the guidance. If they lack the encoder, the stored encoder is used. Clients
+    received: the guidance's arrays. If they lack the encoder, the stored encoder is used. Clients
     whose vectors are not all finite are refused. Raise `DataError` if this node has no encoder yet.
     """
     assert isinstance(task, SequenceTask)
@@ -349,7 +349,7 @@ def represented(
         if vectors.isfinite().all():
             clients[name] = _with_vectors(client, vectors)
         else:
-            refused[name] = "the encoder makes NaN or infinite values of its sequences"
+            refused[name] = "the encoder turns its sequences into NaN or infinite values"
     shape = DataShape((task.representation_dim,), shard.shape.classes)
     return Shard(clients, refused, shape)
 
@@ -361,7 +361,7 @@ def _vectors(
     task: SequenceTask,
     store: VectorStore,
 ) -> Tensor:
-    """Return vectors of the client's train, validation and test sequences, [n, D], and store them
+    """Return the vectors of the client's train, validation and test sequences, [n, D]. Store them
     if all are finite."""
     parts = (client.train, client.validation, client.test)
     vectors = store.read_vectors(client.name, digest)
@@ -388,7 +388,7 @@ def _with_vectors(client: ClientSequences, vectors: Tensor) -> ClientSequences:
 def represent_sequences(
     sequences: list[np.ndarray], encoder: Mapping[str, Tensor], task: SequenceTask
 ) -> Tensor:
-    """Return vectors [n, D] of sequences [T_i, d]. encoder: with a client axis of length 1."""
+    """Return the vectors [n, D] of sequences [T_i, d]. encoder: with a client axis of length 1."""
     vectors = []
     for first in range(0, len(sequences), ENCODED_AT_ONCE):
         batch = sequences[first : first + ENCODED_AT_ONCE]

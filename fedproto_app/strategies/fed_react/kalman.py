@@ -1,14 +1,14 @@
-"""A random walk under a Kalman filter and smoother, and its variances by the EM algorithm.
+"""A Kalman filter and smoother for a random walk, whose variances the EM algorithm estimates.
 
 Source: Fed-REACT, appendix B, after Shumway & Stoffer, "An approach to time series smoothing and
 forecasting using the EM algorithm", Journal of Time Series Analysis 3(4), 1982. The model is
     x_t = x_{t−1} + q_t,  y_t = x_t + r_t,  q_t ~ N(0, qI),  r_t ~ N(0, rI),
-the paper's with F = H = I, Q = qI, R = rI and P_0 = I (Fed-REACT, section 4.1.2). All covariances
-are a number times I, whatever the number P of coordinates.
+which is the paper's with F = H = I, Q = qI, R = rI and P_0 = I (Fed-REACT, section 4.1.2). All
+covariances are a number times I, whatever the number P of coordinates.
 
-The tests check it against the general matrix form, where Fed-REACT, eq. 14 must transpose F and
-Fed-REACT, eq. 18 must be P_{t,t−1|N} = P_{t|N} G_{t−1}ᵀ: the printed P⁺_{t−1} G_{t−1} ignores the
-later observations.
+The tests check this module against the general matrix form. There, Fed-REACT, eq. 14 must transpose
+F, and Fed-REACT, eq. 18 must be P_{t,t−1|N} = P_{t|N} G_{t−1}ᵀ: the printed P⁺_{t−1} G_{t−1}
+ignores the later observations.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Array = NDArray[np.float64]
 # 0, where the next filter would divide 0 by 0.
 VARIANCE_FLOOR = 1e-12
 
-START_VARIANCE = 1.0  # of x_0: P_0 = I
+START_VARIANCE = 1.0  # the variance of x_0: P_0 = I
 
 
 def newest_state(observations: Array, q: float, r: float) -> Array:
     """Return x̂_T, the newest state, [P], of observations [T, P] (Fed-REACT, eqs. 9 to 13).
 
     Filter and smoother agree on it. q, r > 0: the variances of the process and of the measurement,
-    the same for all coordinates. x_0 has the first observation as its mean and variance 1, and that
-    observation also counts as y_1. So the state of a single observation is that observation.
+    the same for all coordinates. x_0 has the first observation as its mean, and variance 1. That
+    observation also counts as y_1, so the state of a single observation is that observation.
     """
     state: Array = observations[0].copy()
     for observation, gain in zip(observations, _walk(len(observations), q, r).gains, strict=True):
@@ -45,9 +45,10 @@ def fit_random_walk(
 ) -> tuple[float, float]:
     """Return q and r after this number of EM steps (Fed-REACT, eqs. 20 and 21).
 
-    observations: [T, P], T ≥ 1. The model is the same as in `newest_state`, starting at q, r > 0.
-    Both are means over the coordinates and at least VARIANCE_FLOOR: a single observation, or equal
-    observations, make them smaller with every step. The log-likelihood never falls.
+    observations: [T, P], T ≥ 1. The model is that of `newest_state`, and q, r > 0 are the start.
+    The results are means over the coordinates. They are at least VARIANCE_FLOOR, because they
+    shrink with every step if there is a single observation or if all are equal. The log-likelihood
+    never falls.
 
     The observations enter only through their [T, T] matrix of products, so a step costs T³ for any
     number of coordinates.
@@ -83,7 +84,7 @@ def _fit_step(products: Array, q: float, r: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """The gains and variances of T steps of a random walk, for any observations, with P = p I."""
+    """Gains and variances of T steps of a random walk, whatever the observations. P is p I."""
 
     gains: Array  # K_1 … K_T, (T,)
     smoother_gains: Array  # G_0 … G_{T−1}, (T,)

@@ -1,7 +1,8 @@
-"""Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples, send it.
+"""Phase 2, client half (Fed-REACT, Algorithm 2): fit a head to a few labelled samples and send it.
 
 The client's sequences are vectors here, computed by the frozen encoder (`encoder.py`). A client
-predicts with the head that the server last sent for its cluster, and before that with its own.
+predicts with its own head until the server sends its cluster's head. After that it predicts with
+the newest head that the server has sent.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ HEAD, HEADS = "head", "heads"  # the array that a client sends; the array with c
 
 
 class HeadMemory(NamedTuple):
-    """A client's memory: the head of its last training and the last head from the server, [outputs,
-    D + 1] each, and has_received, whether the server sent any, bool."""
+    """A client's memory. local: the head of its last training. received: the last head from the
+    server. Both are [outputs, D + 1]. has_received: whether the server has sent one, bool."""
 
     local: Tensor
     received: Tensor
@@ -44,7 +45,7 @@ class HeadContext(Context):
 
 
 class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
-    """Fits a head for the client in every round, and the server combines the heads."""
+    """Fits a head for each client in every round. The server combines the heads."""
 
     needs_representation = True
     section: FedReactSettings
@@ -67,7 +68,7 @@ class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
         return {}  # nothing is trained by gradients
 
     def initial_memory(self) -> HeadMemory:
-        (width,) = self.task.shape.inputs  # the vectors'
+        (width,) = self.task.shape.inputs  # of the vectors
         empty = torch.zeros(self.task.outputs, width + 1)
         return HeadMemory(local=empty, received=empty, has_received=torch.tensor(False))
 
@@ -140,5 +141,5 @@ class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
         return self.task.judge(outputs, cohort.samples)
 
     def _task_round(self, cohort: Cohort) -> int:
-        """Return the round of this phase, from 1 on, also if the encoder was loaded."""
+        """Return the round's number in this phase, from 1 on, even if the encoder was loaded."""
         return cohort.server_round - self.training.pretraining_rounds

@@ -1,11 +1,12 @@
 """How the server combines a cluster's heads over the rounds: Fed-REACT, section 2, A1 to A3.
 
 A smoother belongs to one cluster. Each `update` takes θ_t, the cluster's mean head of this round,
-and returns θ̂_t, the head that its clients get. Fed-REACT, eqs. 5 and 6 are read as θ̂_t from
-θ̂_{t−1} and θ_t. As printed (θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1) the first head would count
-twice, and the mean (Fed-REACT, eq. 5) would not be the sample mean that the text calls it.
+and returns θ̂_t, the head that its clients get. Here Fed-REACT, eqs. 5 and 6 compute θ̂_t from
+θ̂_{t−1} and θ_t. As printed, they compute θ̂_{t+1} from θ̂_t and θ_t, with θ̂_1 = θ_1. Then the
+first head would count twice, and the mean (Fed-REACT, eq. 5) would not be the sample mean that the
+text calls it.
 
-Heads can have any shape, such as [C, D + 1], and a result has its head's shape and dtype.
+Heads can have any shape, such as [C, D + 1]. A result has the shape and dtype of its head.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class RunningMean(HeadSmoother):
         self._estimate: NDArray[np.float64] | None = None
 
     def _share_of_past(self, forgetting_factor: float) -> float:
-        """Return the old estimate's share in the new one."""
+        """Return the weight of the old estimate in the new one."""
         return self._rounds / (self._rounds + 1)
 
     def update(self, head: AnyHead, forgetting_factor: float) -> AnyHead:
@@ -84,7 +85,7 @@ class RunningMean(HeadSmoother):
 
 
 class ForgettingMean(RunningMean):
-    """A2: the past's share is the forgetting factor α_t (Fed-REACT, eq. 6)."""
+    """A2: the weight of the past is the forgetting factor α_t (Fed-REACT, eq. 6)."""
 
     def _share_of_past(self, forgetting_factor: float) -> float:
         return forgetting_factor
@@ -93,8 +94,8 @@ class ForgettingMean(RunningMean):
 class KalmanSmoothing(HeadSmoother):
     """A3: the heads are noisy observations of a random walk, whose newest state is the estimate.
 
-    Each update runs EM from the initial variances over all heads so far. Filter and smoother agree
-    on the newest state. The heads are stored as float32.
+    Each update runs EM on all heads so far, starting from the initial variances. Filter and
+    smoother agree on the newest state. The heads are stored as float32.
     """
 
     def __init__(

@@ -56,16 +56,16 @@ from fedproto_app.tasks.sequences.task import SequenceTask
 
 Table = NDArray[np.float64]
 
-ROWS = 64  # rows at a time: float64 of 10,000 clients then fits in the processor's cache
-BLENDED_ROWS = 8  # rows at a time: few enough to reuse memory; no sum depends on the number
+ROWS = 64  # at a time: the float64 values of 10,000 clients then fit in the processor's cache
+BLENDED_ROWS = 8  # at a time, few enough to reuse memory. No sum depends on this number
 
 
 class BlockStatistics(NamedTuple):
     """Mean and variance of W in each block of two clusters (Fed-REACT, eqs. 28 to 30).
 
-    mean, variance: [C, C], within a cluster without the diagonal (0 for a cluster of one client,
-    which has no such entry). diagonal_mean, diagonal_variance: [C], over the cluster's clients,
-    where Fed-REACT, eq. 29 prints C instead of the cluster's size.
+    mean, variance: [C, C]. Within a cluster they leave out the diagonal, and are 0 for a cluster of
+    one client, which has no other entry. diagonal_mean, diagonal_variance: [C], over the cluster's
+    clients, where Fed-REACT, eq. 29 prints C instead of the cluster's size.
     """
 
     mean: Table
@@ -75,7 +75,7 @@ class BlockStatistics(NamedTuple):
 
 
 class Affect(NamedTuple):
-    """labels: [N], the clusters of psi. alpha: in [0, 1]. psi: [N, N], the estimate."""
+    """labels: [N], the clusters of psi. alpha: α_t, in [0, 1]. psi: [N, N], the estimate ψ̂_t."""
 
     labels: Labels
     alpha: float
@@ -90,15 +90,15 @@ def affect(
     start: Labels | None = None,
     unbiased: bool = False,
 ) -> Affect:
-    """Return α_t, ψ̂_t and its clusters by a round of AFFECT (Fed-REACT, Algorithm 4).
+    """Return α_t, ψ̂_t and the clusters of ψ̂_t after AFFECT's iterations (Fed-REACT, Algorithm 4).
 
-    past: ψ̂_{t−1}, NaN for two clients without a common past, whose ψ̂ is W, or None in the first
-    round, where α = 0 and ψ̂ = W. current: W_t. clusters: C, or 0 to choose it by silhouette. The
-    first clusters are `start`, [N] labels 0, 1, … without a gap, or by default the clusters of W
-    alone (α = 0). Each iteration estimates α from the last clusters and clusters the new ψ̂, so the
-    three results belong together. It stops when the clusters repeat. unbiased: use the sample
-    variance. The toolbox of AFFECT's authors does so, and starts from the last round's clusters.
-    psi may be `current` itself.
+    past: ψ̂_{t−1}, or None in the first round, where α = 0 and ψ̂ = W. It is NaN for two clients
+    without a common past, whose ψ̂ is then W. current: W_t. clusters: C, or 0 to choose it by
+    silhouette. start: the first clusters, [N] labels 0, 1, … without a gap. By default these are
+    the clusters of W alone (α = 0). Each iteration estimates α from the last clusters and then
+    clusters the new ψ̂, so the three results belong together. Iteration stops when the clusters
+    repeat. unbiased: use the sample variance, as does the toolbox of AFFECT's authors, which also
+    starts from the last round's clusters. The result's psi may be `current` itself.
     """
     alpha, psi = 0.0, current
     if past is None:
@@ -117,9 +117,9 @@ def affect(
 def remember(past: Matrix | None, current: Matrix, clusters: int, share: float | Matrix) -> Affect:
     """Return ψ̂_t for a given share of the past (Fed-REACT, eq. 3), and its clusters.
 
-    past, current, clusters: as in `affect`. share: α_t, a number or a value for every two clients,
-    [N, N]. The result's alpha is the largest share (of the clients that were present longest), or 0
-    without a past.
+    past, current, clusters: as in `affect`. share: α_t, as one number or a value for each pair of
+    clients, [N, N]. The result's alpha is the largest share, which the clients present longest
+    have, or 0 without a past.
     """
     if past is None:
         return Affect(find_clusters(current, clusters), 0.0, current)
@@ -133,8 +133,8 @@ def forgetting_factor(
     """Return α_t = Σ Var / Σ [(ψ̂_{t−1} − E)² + Var] over all pairs (Fed-REACT, eq. 27), in [0, 1].
 
     E and Var are the means and variances of W_t = `current` in its blocks (`block_statistics`).
-    Entries where `past` is NaN count in E and Var but not in the sums. 0/0 gives 0: then W_t equals
-    its mean and the past, or there is no past, and every α gives the same ψ̂.
+    Entries where `past` is NaN are part of E and Var but not of the sums. If both sums are 0, so is
+    α_t. Then W_t equals its mean and the past, or there is no past, so every α gives the same ψ̂.
     """
     statistics = block_statistics(current, labels, unbiased)
     order = np.argsort(labels, kind="stable")
@@ -154,7 +154,7 @@ def forgetting_factor(
 
 
 def block_statistics(current: Matrix, labels: Labels, unbiased: bool = False) -> BlockStatistics:
-    """Return Fed-REACT, eqs. 28 to 30 for W = `current` [N, N] and labels [N], all of 0 … C−1 used.
+    """Return Fed-REACT, eqs. 28 to 30 for W = `current` [N, N] and labels [N] that use 0 … C−1.
 
     Variances are population variances, or with `unbiased` sample variances, where the mean costs a
     degree of freedom: a block of two clusters with c and d clients has cd − 1, a diagonal c − 1. A
@@ -188,7 +188,7 @@ def blend(
     """Return ψ̂_t = α·ψ̂_{t−1} + (1 − α)·W_t (Fed-REACT, eqs. 3 and 4), [N, N], or W_t where the
     past is NaN.
 
-    alpha: a number, or a value for every two clients, [N, N]. room: memory for the result, [N, N].
+    alpha: one number, or a value for each pair of clients, [N, N]. room: memory for the result.
     """
     psi = np.empty_like(current) if room is None else room
 
@@ -210,7 +210,7 @@ def _sorted(matrix: Matrix, order: NDArray[np.intp], rows: slice) -> Table:
 def _spread(
     table: Table, diagonal: Table, labels: Labels, order: NDArray[np.intp], rows: slice
 ) -> Table:
-    """Expand values by block [C, C] and diagonal [C] to rows [n, N] of the sorted matrix."""
+    """Expand the values of blocks [C, C] and diagonals [C] to rows [n, N] of the sorted matrix."""
     ordered = labels[order]
     spread = np.repeat(table[ordered[rows]], np.bincount(labels), axis=1)
     positions = np.arange(rows.start, rows.stop)
@@ -221,8 +221,8 @@ def _spread(
 def _block_sums(values_of: Callable[[slice], Table], ordered: Labels) -> Table:
     """Return the sum of each block without the diagonal, [C, C].
 
-    values_of: returns some rows of a matrix in the order of the clusters, whose diagonal is then
-    overwritten. ordered: the sorted labels, [N].
+    values_of: returns some rows of a matrix in the order of the clusters. The diagonal of these
+    rows is then overwritten. ordered: the sorted labels, [N].
     """
     sizes = np.bincount(ordered)
     sums = np.zeros((len(sizes), len(sizes)))
@@ -243,11 +243,11 @@ _WALKS, _STEPS = 32, 100  # random walks, and the steps of each
 
 
 def probe_vector(encoder: Arrays, task: SequenceTask) -> NDArray[np.float64]:
-    """Return the mean vector of random walks under the encoder, [D].
+    """Return the mean of the vectors that the encoder gives to random walks, [D].
 
     The server compares heads by their predictions at this vector, so it needs no client's data.
-    Walks are used because neighbouring steps of real sequences are similar, and each dimension is
-    standardised like most data. Raise `FederationError` if the vector is not finite.
+    Random walks resemble real sequences, whose neighbouring steps are similar. Each dimension is
+    standardised, as most data are. Raise `FederationError` if the vector is not finite.
     """
     generator = numpy_stream(task.settings.seed, "probe")
     walks = generator.normal(size=(_WALKS, _STEPS, *task.shape.inputs)).cumsum(axis=1)
@@ -259,21 +259,21 @@ def probe_vector(encoder: Arrays, task: SequenceTask) -> NDArray[np.float64]:
     vector = task.encode_all(stacked, values, lengths)[0].double().mean(dim=0)
     if not vector.isfinite().all():
         raise FederationError(
-            "fed-react.similarity = 'predictions': the encoder makes NaN or infinite values of "
-            "random walks, so heads cannot be compared"
+            "fed-react.similarity = 'predictions': the encoder turns random walks into NaN or "
+            "infinite values, so heads cannot be compared"
         )
     mean_vector: NDArray[np.float64] = vector.numpy()
     return mean_vector
 
 
-Rows = NDArray[np.intp]  # rows of clients, in the order of their first report
+Rows = NDArray[np.intp]  # clients' rows, in the order of their first report
 
 
 class PairMemory:
-    """A value for every two clients, [N, N], while clients join, leave and return.
+    """A value for each pair of clients, [N, N], while clients join, leave and return.
 
-    It covers all clients that ever reported. Two that were never present together have `unknown`.
-    The value of a pair does not change while either client is absent.
+    It covers all clients that ever reported. Pairs that were never present together have the value
+    `unknown`. The value of a pair does not change while either client is absent.
     """
 
     def __init__(self, unknown: float) -> None:
@@ -299,7 +299,7 @@ class PairMemory:
 
 
 def make_smoother(settings: FedReactSettings) -> HeadSmoother:
-    """Return a new smoother by ``fed-react.smoothing``."""
+    """Return a new smoother of the kind that ``fed-react.smoothing`` names."""
     match settings.smoothing:
         case "none":
             return NoSmoothing()
@@ -317,14 +317,14 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     """State: ψ̂ [N, N] of all clients that ever reported, the clusters and the clusters' heads.
 
     Only clients of connected nodes are clustered. The heads of absent clients and their rows of ψ̂
-    are kept for their return.
+    are kept until the clients return.
     """
 
     def __init__(self, settings: Settings, federation: Federation) -> None:
         super().__init__(settings, federation)
         self._keys: list[ClientKey] = []  # in the order of their first report
-        self._past = PairMemory(np.nan)  # ψ̂ of the last round with both clients
-        self._together = PairMemory(0)  # the number of such rounds, if ψ̂ is their mean
+        self._past = PairMemory(np.nan)  # each pair's ψ̂ of the last round with both clients
+        self._together = PairMemory(0)  # the number of these rounds, if ψ̂ is their mean
         self._labels: dict[ClientKey, int] = {}  # of the last round, in the order of _keys
         self._smoothers: dict[int, HeadSmoother] = {}
         self._history = ClusterHistory()
@@ -360,9 +360,9 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
         return psi, forgetting
 
     def _estimate(self, observed: Matrix, rows: Rows, present: list[ClientKey]) -> Affect:
-        """Return ψ̂_t of these clients and its clusters, by the settings, and store ψ̂_t for t + 1.
+        """Return ψ̂_t of these clients and its clusters, and store ψ̂_t for round t + 1.
 
-        observed: their W_t. rows: their places in _keys.
+        observed: W_t of these clients. rows: the clients' places in _keys.
         """
         chosen, clients = self.section, len(self._keys)
         clusters = min(chosen.clusters, len(present))
@@ -377,7 +377,7 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
             start = clusters_of_before([self._labels.get(key, ABSENT) for key in present])
             estimate = affect(past, observed, clusters, chosen.affect_iterations, start, True)
         elif chosen.forgetting == "all-rounds":
-            rounds = self._together.select(rows, clients)  # in the past of every two clients
+            rounds = self._together.select(rows, clients)  # of each pair's common past
             estimate = remember(past, observed, clusters, rounds / (rounds + 1))
             self._together.remember(rounds + 1, rows, clients)
         else:
@@ -394,8 +394,8 @@ class EvolutionaryClusterStrategy(ClusteredHeadStrategy):
     ) -> dict[ClientKey, Head]:
         """Return the smoothed head for each client of a cluster with a new head.
 
-        A cluster gets a new head if its clients are the same as in the last round, and always in
-        the final round, in a snapshot, and with ``history = "all"``.
+        A cluster gets a new head if its clients are the same as in the last round. In the final
+        round, in a snapshot, and with ``history = "all"``, it always gets one.
         """
         always = self.section.clustering == "snapshot" or self.section.history == "all"
         always = always or server_round == self.settings.all_rounds

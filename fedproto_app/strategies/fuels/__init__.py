@@ -22,20 +22,26 @@ class FuelsSettings(Section):
     """``[fuels]``."""
 
     prototype_dim: CountOrZero = setting(
-        32, "length of a prototype (d_p). 0: no projector, the representation itself"
+        32, "length of a prototype (d_p). 0: no projector, so prototypes are representations"
     )
-    temperature: Positive = setting(0.02, "τ")
-    prediction_weight: Positive = setting(1.0, "weight of L_pred (5 where both algorithms print ρ)")
+    temperature: Positive = setting(0.02, "temperature (τ)")
+    prediction_weight: Positive = setting(
+        1.0, "weight of L_pred. 5 follows both printed algorithms, which have ρ here"
+    )
     intra_weight: NonNegative = setting(1.0, "weight of L_intra")
     inter_weight: NonNegative = setting(
-        5.0, "weight of L_inter (ρ), which both algorithms print as 1"
+        5.0, "weight of L_inter (ρ). Both printed algorithms have 1"
     )
-    negatives: Literal["filtered", "similarity"] = setting("filtered", "P, eq. 6 or A, eq. 2")
+    negatives: Literal["filtered", "similarity"] = setting(
+        "filtered", "[loss terms](fuels.md) of P, eq. 6 or A, eq. 2"
+    )
     augmentation_low: ShareOrOne = setting(0.8, "lower end of the temporal shift")
     threshold: Literal["percentile", "absolute"] = setting(
         "percentile", "whether β is a percentile or in nats"
     )
-    beta: NonNegative = setting(50.0, "β, of the off-diagonal JSDs", "≥ 0, a percentile ≤ 100")
+    beta: NonNegative = setting(
+        50.0, "threshold of the off-diagonal JSDs (β)", "≥ 0, a percentile ≤ 100"
+    )
     intra: bool = setting(True, 'false: ablation "w/o intra"')
     inter: bool = setting(True, 'false: ablation "w/o inter"')
     periodicity_aware: bool = setting(True, 'false: ablation "w/o p-aware"')
@@ -44,7 +50,7 @@ class FuelsSettings(Section):
     filter_rate: Positive = setting(1.0, "learning rate of W, relative to the optimiser's")
     comparison: Literal["jsd", "random"] = setting(
         "jsd",
-        "positive clients by JSD and β, or as a control as many at random",
+        "positive clients are chosen by JSD and β, or, as a control, at random",
     )
     renew_optimizer: bool = setting(
         False, "reset a client's optimiser after its first round with guidance"
@@ -55,8 +61,7 @@ class FuelsSettings(Section):
     )
     noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
         "none",
-        "noise on the prototypes sent, from the run's seed, without guaranteed "
-        "[privacy](privacy.md)",
+        "noise on the prototypes sent, from the run's seed. It guarantees no [privacy](privacy.md)",
     )
     noise_scale: Positive = setting(
         1.0, "standard deviation, Laplace's b, or the exponential's mean"

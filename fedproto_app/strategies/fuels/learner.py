@@ -1,11 +1,11 @@
 """FUELS (Liu et al., AAAI 2025), client half: ClientExecute (A, Algorithm 1).
 
 Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
-Alignment-Based Contrastive Approach" (A, and P is its preprint). A client trains encoder, decoder,
-projector and filter of its own with
+Alignment-Based Contrastive Approach" (A; its preprint is P). A client trains its own encoder,
+decoder, projector and filter with the loss
     L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
 where every term has a weight that can be set. It sends the mean of its projected representations,
-a row for each phase of the period, and gets a positive and a negative prototype back.
+with one row for each phase of the period, and gets a positive and a negative prototype back.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from fedproto_app.tasks.forecasting.task import Batch, CohortSamples, Forecastin
 
 FILTER = "filter"
 
-# The array that clients send, the two that they get, and the option with the number of batches of
-# a concatenated prototype.
+# The array that clients send, the two that they get, and the option that holds the number of
+# batches of a concatenated prototype.
 PROTOTYPES, POSITIVE, NEGATIVE = "prototypes", "positive", "negative"
 PROTOTYPE_BATCHES = "prototype-batches"
 
@@ -48,11 +48,11 @@ class GuidedMemory(NamedTuple):
 
 
 class GuidedContext(Context):
-    """The cohort's global prototypes, PR and NR [K, S', B, D], which clients have them [K], and the
-    prototype that the epoch gathers.
+    """The cohort's global prototypes PR and NR [K, S', B, D], a mask of the clients that have them
+    [K], and the prototype that the epoch gathers.
 
-    S' is 1 for periodicity-aware prototypes, which guide every batch, and the common number of
-    batches for concatenated ones, where rows s guide batch s.
+    S' is 1 for periodicity-aware prototypes, which guide every batch. For concatenated prototypes
+    it is the common number of batches, and rows s guide batch s.
 
     gradients: gradient norms of the epoch's first batch, [K] each, if `diagnostics` is set.
     """
@@ -185,15 +185,15 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         )
 
     def conclude(self, cohort: Cohort, context: GuidedContext) -> dict[str, Tensor]:
-        """Renew the optimiser where due, and return the diagnostics, if set.
+        """Renew the optimiser where due, and return the diagnostics if they are set.
 
         These are the gradient norm of each weighted term at the encoder, the share of W's entries
-        above 0, and the mean absolute entry of W.
+        that are above 0, and the mean absolute entry of W.
         """
         memory: GuidedMemory = cohort.memory
         if self.section.renew_optimizer:
-            # The first steps towards PR have gradients about a hundred times the prediction's and
-            # all later ones. Adam would remember their size for a thousand steps.
+            # The first steps towards PR have gradients about a hundred times as large as those of
+            # the prediction and of all later steps. Adam would remember this for a thousand steps.
             cohort.optimizer.renew(context.guided & ~memory.guided)
         memory.guided.logical_or_(context.guided)
         measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}
@@ -219,9 +219,9 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
 def gradient_norms(terms: Mapping[str, Tensor], parameters: Sequence[Tensor]) -> dict[str, Tensor]:
     """Return each client's ‖∂ term / ∂ parameters‖ over all parameters.
 
-    terms: [k] each, of clients that share no parameter. parameters: [k, …] each, leaves of the
+    terms: [k] each, for clients that share no parameter. parameters: [k, …] each, leaves of the
     terms' graph, which is retained.
-    Returns [k] each, by the terms' names, with 0 if a term does not depend on the parameters.
+    The norms are [k] each, by the terms' names, and 0 if a term does not depend on the parameters.
     """
     norms = {}
     for name, term in terms.items():
@@ -249,14 +249,14 @@ def intra_client_loss(
     over b of
         −log( SM[b,b] / (SM[b,b] + Σ_i N[b,i]) )
     with N = Z for ``negatives="filtered"`` (P, eq. 6) and N = SM on the true negatives for
-    ``"similarity"`` (A, eq. 2). There W has no gradient, so it receives the gradient that it would
-    have under P (straight through).
+    ``"similarity"`` (A, eq. 2). With N = SM, W has no gradient, so it receives the gradient that it
+    would have under P (straight through).
     """
     log_similarity = cosine_matrix(projected, augmented) / temperature  # log SM, [K, B, B]
     is_negative = filter_weight > 0
     if negatives == "similarity":
-        # The value is 0, and the gradient makes ∂L/∂W = SM / (SM[b,b] + Σ SM), as Z's would be at
-        # Z = SM.
+        # The value is 0, and the gradient makes ∂L/∂W = SM / (SM[b,b] + Σ SM), as Z would give it
+        # at Z = SM.
         log_filter = filter_weight - filter_weight.detach()
     else:
         # log W for the negatives. The inner where keeps log's gradient finite elsewhere.
@@ -272,8 +272,8 @@ def inter_client_loss(
 ) -> Tensor:
     """Return the inter-client contrastive loss (A, eq. 3; P, eqs. 11 to 13): [K, B, D] each → [K].
 
-    −log( e⁺ / (e⁺ + e⁻) ) = softplus( (cos(r', NR) − cos(r', PR)) / τ ), mean over the rows.
-    guided: [K] bool, False for a client that has no positive or no negative prototype: loss 0.
+    −log( e⁺ / (e⁺ + e⁻) ) = softplus( (cos(r', NR) − cos(r', PR)) / τ ), averaged over the rows.
+    guided: [K] bool, False for a client without a positive or a negative prototype, with loss 0.
     """
     unit = _unit(projected)
     toward = (unit * _unit(positive)).sum(dim=2)  # (K, B)

@@ -2,8 +2,8 @@
 
 The server stores the latest prototype of every client that ever reported and the N×N matrix of
 their Jensen-Shannon divergences. A round recomputes only the rows of the clients that reported (the
-paper's reuse under the participation ratio α). Each client gets the mean of the similar prototypes
-(PR_n) and the mean of the others (NR_n).
+paper's reuse under the participation ratio α). Each client gets two means: one of the similar
+prototypes (PR_n) and one of the others (NR_n).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._batches = 1 if self.section.periodicity_aware else 0  # 0: not fixed yet
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """Return all clients or, for concatenated prototypes, the clients of the common length."""
+        """Return all clients or, with concatenated prototypes, those of the common length."""
         if self.section.periodicity_aware:
             return clients
         self._fix_common_length()
@@ -102,7 +102,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._threshold = threshold(self._divergence, self.section.threshold, self.section.beta)
 
     def _places(self) -> Tensor | None:
-        """Return the clients' places on a circle for `comparison = "random"`, else None.
+        """Return the clients' places on a circle if `comparison` is "random", else None.
 
         Each place is drawn from the seed and the client's name, so it is the same in every round
         and newcomers do not change it.
@@ -133,7 +133,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         )
 
     def _fix_common_length(self) -> None:
-        """Set the rows of concatenated prototypes to the rows of the shortest client."""
+        """Give concatenated prototypes as many rows as the shortest client has."""
         if not self._batches:
             members = self.federation.members
             samples = [members.facts[key].samples for key in members.clients()]

@@ -1,4 +1,4 @@
-"""Kindred, of this project: a linear forecast in closed form that borrows from similar clients."""
+"""Kindred, our own method: a linear forecast in closed form that borrows from similar clients."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ class KindredSettings(Section):
 
     sharing: Literal["kin", "common", "groups", "random", "none"] = setting(
         "kin",
-        "whose data support a client's: similar clients, all, all and [its "
-        "group](closed-forms.md#groups), random clients (a control), or nobody",
+        "whose data support a client's: similar clients', everybody's, everybody's and [its "
+        "group's](closed-forms.md#groups), random clients' (a control), or nobody's",
     )
     features: CountOrZero = setting(100, "random waves at each of two scales (0: linear)")
     temperature: Positive = setting(
         0.5,
-        "how far similarity reaches, in medians of the divergence. Equal weights are tried too",
+        "how far similarity reaches, as a multiple of the median divergence. Equal weights are "
+        "tried too",
     )
-    eta: Positive = setting(0.2, "trust in validation samples (η), 1 as if they were independent")
+    eta: Positive = setting(0.2, "trust in validation samples (η). 1 takes them as independent")
     smallest_penalty: Positive = setting(1e-4, "smallest penalty λ tried")
     largest_penalty: Positive = setting(1.0, "largest penalty λ tried", "> `smallest-penalty`")
     penalty_steps: Annotated[int, Field(ge=2, le=10)] = setting(
@@ -43,7 +44,7 @@ class KindredSettings(Section):
 
     @property
     def needs_totals(self) -> bool:
-        """Whether the server needs only totals over clients, and no prototype of any."""
+        """Whether the server needs only totals over clients, and no client's prototype."""
         return self.sharing in ("common", "groups")
 
     @property
@@ -58,7 +59,7 @@ class KindredSettings(Section):
 
     @property
     def finer_penalties(self) -> list[float]:
-        """The penalties and the geometric mean of every two neighbours."""
+        """The penalties, with the geometric mean of each pair of neighbours between them."""
         steps = 2 * (self.penalty_steps - 1)
         ratio = self.largest_penalty / self.smallest_penalty
         return [self.smallest_penalty * ratio ** (step / steps) for step in range(steps + 1)]
@@ -66,13 +67,13 @@ class KindredSettings(Section):
 
 def check_settings(settings: RunSettings) -> None:
     """Raise `SettingsError` for noise, and for a robust rule, because a client could not subtract
-    its part from a robust total."""
+    its own part from a robust total."""
     sharing, rule = settings.method_table(KindredSettings).sharing, settings.aggregation.rule
     if settings.privacy.is_on and sharing != "none":
         raise SettingsError(
             f"privacy.mechanism = {settings.privacy.mechanism!r}: noise would leave nothing of the "
             f"products that kindred.sharing = {sharing!r} sends; set kindred.sharing = 'none', and "
-            "share the response to columns known in advance, which noise leaves of use (data.known)"
+            "share the response to columns known in advance (data.known), which noise leaves usable"
         )
     if rule != "mean":
         raise SettingsError(

@@ -1,10 +1,11 @@
 """Priors of thousands of clients, without the matrix of all pairs.
 
-k-means puts clients with similar prototypes into a cluster. The divergence of two clients is taken
-as the divergence of the first from the centre of the second's cluster, plus the second's from it:
+k-means puts clients with similar prototypes into a cluster. The divergence of clients n and m is
+approximated by way of the centre of m's cluster:
     D[n, m] ≈ D(n, centre of m) + D(m, centre of m).
-So the sum over a cluster of exp(−D[n, m] / scale) (A_m, B_m) is a product of a number of client n
-and a sum of the cluster, and the cost is N clients times G clusters (docs/scale.md: the error).
+So the sum over a cluster of exp(−D[n, m] / scale) (A_m, B_m) is the product of a number that
+depends on client n and a sum that does not. The cost is N clients times G clusters (docs/scale.md:
+the error).
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from fedproto_app.maths.divergence import divergence_from, prototype_distributio
 
 FEWEST_CLUSTERS, MOST_CLUSTERS = 64, 256
 _ROUNDS = 20  # of k-means
-_ALONE = 1e-9  # a client whose cluster's other clients have less weight than this is alone
+_ALONE = 1e-9  # a client is alone if the others in its cluster weigh less than this
 
 
 class Clusters:
-    """The clusters of N clients, and each client's weights of them and within them.
+    """The clusters of N clients, and the weights of the clusters and of the clients within them.
 
-    prototypes: [N, B, d]. scale: of the divergences, above 0. draws: for the first centres.
-    labels: the clients' clusters, [N]. share: of a client in its cluster's weight, [N].
+    prototypes: [N, B, d]. scale: the scale of the divergences, above 0. draws: chooses the first
+    centres. labels: the clients' clusters, [N]. share: a client's share of its cluster's weight,
+    [N].
     """
 
     def __init__(self, prototypes: Tensor, scale: float, draws: np.random.Generator) -> None:
@@ -60,18 +62,18 @@ class Clusters:
         self._weights = logits.softmax(dim=1)
 
     def sums(self, values: Tensor, rows: slice) -> Tensor:
-        """Return the weighted sums within the clusters of the clients in these rows, [G, D].
+        """Return each cluster's weighted sum over the clients in these rows, [G, D].
 
-        values: the clients', [K, D].
+        values: the values of these clients, [K, D].
         """
         parts = self.share[rows, None] * values
         return parts.new_zeros(self.count, parts.shape[1]).index_add_(0, self.labels[rows], parts)
 
     def priors(self, means: Tensor, values: Tensor, rows: Tensor) -> Tensor:
-        """Return the weighted means over the other clients for the clients in these rows, [K, D].
+        """Return, for the clients in these rows, the weighted means over the other clients, [K, D].
 
-        means: the `sums` of all clients. values: these clients', [K, D]. In a client's cluster,
-        which has weight w, (mean − share · value) / (1 − share) is the mean over the others.
+        means: the `sums` over all clients. values: the values of these clients, [K, D]. In a
+        client's own cluster, the mean over the others is (mean − share · value) / (1 − share).
         """
         places = torch.arange(len(values)), self.labels[rows]
         weights, share = self._weights[rows], self.share[rows]
@@ -81,9 +83,9 @@ class Clusters:
 
 
 def k_means(points: Tensor, first: Tensor) -> Tensor:
-    """Return the cluster of each point by Lloyd's rounds: [N, D] → [N].
+    """Return the cluster of each point by Lloyd's algorithm: [N, D] → [N].
 
-    first: the points [G] that are the first centres. A cluster that loses its points keeps its
+    first: the points [G] that are the first centres. A cluster that loses all its points keeps its
     centre.
     """
     centres = points[first]

@@ -1,21 +1,21 @@
 """Kindred, client half: a closed form that borrows from similar clients.
 
-Our own method. Like FUELS it compares prototypes of the clients, but before anything is fitted and
-not in a loss. It takes one message up and one down.
+Our own method. Like FUELS it compares the clients' prototypes, but it does so before anything is
+fitted, and not in a loss. It takes one message up and one down.
 
 A client sends its prototype (its mean day) and the mean products of its random features φ with
 themselves and with the targets, A = ΦᵀΦ/n and B = ΦᵀY/n. The server mixes the other clients' A and
 B into priors, weighted by the similarity of the prototypes. With ``sharing = "common"`` or
-``"groups"`` a client sends no prototype, the server only computes the mean over all clients, and
-over the clients of each group, and a client subtracts its own part. The client fits
+``"groups"`` a client sends no prototype. The server then computes only the means over all clients
+and over the clients of each group, and a client subtracts its own part. The client fits
     W = (A + s·A' + Λ)⁻¹ (B + s·B' + Λ·W₀)
 for every prior (A', B') and strength s, and without a prior (s = 0). The penalties Λ are diagonal,
 with a value for each block of features: values, calendar, waves. They draw W to W₀, a naive
 forecast: the last value, the value a season before, or the mean of the last periods.
 
 The client's model is the mean of these candidates, weighted by their errors on its own data
-(maths/candidates.py): choosing the best candidate would trust a short validation part too much. All
-candidates are linear in φ, so their mean is again a model [H, D].
+(maths/candidates.py). To choose the best candidate would trust a short validation part too much.
+All candidates are linear in φ, so their mean is again a model [H, D].
 """
 
 from __future__ import annotations
@@ -47,21 +47,22 @@ from fedproto_app.tasks.forecasting.task import CohortSamples, ForecastingTask, 
 # drawn from the run's seed, so all clients have the same features without sending them.
 
 _SCALES = (1.0, 0.5)  # scales of the values in the waves: finer and coarser
-_TURNS = 4  # of the fastest wave of `course_of_weekdays` in a period
+_TURNS = 4  # turns in a period of the fastest wave of `course_of_weekdays`
 
 
 class RandomFeatureForecaster(Model):
-    """ŷ_h = (newest value) + w_h · φ(x) of samples [K, B, …] of a layout.
+    """ŷ_h = (newest value) + w_h · φ(x) for samples [K, B, …] of a layout.
 
     The representation φ(x), [D], starts with the plain features u: all other values minus the
-    newest value, the newest value, and what is beside the first target, its calendar, or a 1. With
-    `courses` it also has `course_of_weekdays`. Then come, for each scale σ, `width` waves
-    √2 · cos(u R + b) / √width of the others, with b uniform on the circle and R from N(0, 1), times
-    σ/√(number of values) for values. Waves are bounded, so they cannot extrapolate.
+    newest value, the newest value itself, and what is beside the first target, which is its
+    calendar or a 1. With `courses`, `course_of_weekdays` follows. Then come `width` waves for each
+    scale σ, √2 · cos(u R + b) / √width, with b uniform on the circle. The entries of R are drawn
+    from N(0, 1), and those for values are multiplied by σ/√(number of values). Waves are bounded,
+    so they do not extrapolate.
 
     further: the numbers of the layout's distances that `data.lags` adds to the last periods. Waves
-    do not see these values: a few waves fill a space of more values worse, and the others do most
-    for the forecast.
+    do not see the values at these distances, because a few waves fill a space of more values worse,
+    and the other values do most for the forecast.
     """
 
     def __init__(
@@ -98,9 +99,10 @@ class RandomFeatureForecaster(Model):
         return self.values - 1
 
     def repeating(self, weights: Tensor) -> Tensor:
-        """Return the coefficients of forecasts by weighted means of past values, [k, plain, H].
+        """Return coefficients of forecasts that are weighted means of past values, [k, plain, H].
 
-        weights: [k, 1 + Q], each with sum 1, of the newest value and the values at the Q distances.
+        weights: [k, 1 + Q], for the newest value and for the values at the Q distances. The sum of
+        each row is 1.
         """
         layout = self._layout
         # Feature (distance, h) stands for the value at the distance before target h, and for no
@@ -133,12 +135,12 @@ class RandomFeatureForecaster(Model):
 
 
 def course_of_weekdays(blocks: Blocks) -> Tensor:
-    """Return the time of the first target within a day of each weekday, [..., 7 · 2 · turns].
+    """Return the time of day of the first target, in columns of its weekday, [..., 7 · 2 · turns].
 
-    They are the waves that go round once, twice, … in a period, as cosines and then sines, in the
-    columns of its weekday, and 0 in the other columns. A sum of the phase's and the weekday's
-    columns has the same course on all days, so that a forecast of the next day which begins on
-    Friday evening could not differ from one on Thursday evening in more than its level.
+    The columns of its weekday hold waves that go round once, twice, … in a period, first as cosines
+    and then as sines. The other columns are 0. With separate columns for the phase and the weekday
+    instead, all days would have the same course: a forecast of the next day that begins on Friday
+    evening could differ from one on Thursday evening only in its level.
     """
     phase, day = blocks.times.double().unbind(dim=-1)[:2]
     turns = torch.arange(1, _TURNS + 1, device=phase.device)
@@ -150,17 +152,17 @@ def course_of_weekdays(blocks: Blocks) -> Tensor:
 
 # The arrays that clients send. They get GRAM and MOMENT of each prior.
 PROTOTYPE, GRAM, MOMENT = "prototype", "gram", "moment"
-# Where clients send no prototype, they get totals over S groups of clients, [S, …], and for each
-# client the number of the others in each, [K, S], 0 for a group that is not its own.
+# Where clients send no prototype, they get totals over S groups of clients, [S, …]. For each client
+# they also get the number of others in each group, [K, S], 0 for a group that is not its own.
 OTHERS = "others"
-# They then send A and B in this unit. Masked sums round to 2⁻²⁴, and the products of waves, which
-# are small and nearly dependent, need more digits. A power of two loses none.
+# They then send A and B in this unit. Masked sums are rounded to 2⁻²⁴, but the products of waves
+# are small and nearly dependent, and need more digits. Scaling by a power of two loses none.
 UNIT = 2.0**-16
 
 STRENGTHS = (0.5, 10.0, 50.0)  # s: weights of a prior relative to the client's own data
 
-# The weight of fits with priors at a young client, whose few days validate hardly anything. The
-# others have many times its history, which counts as at most this many times.
+# The weight of fits with priors for a young client, whose few days validate hardly anything. The
+# other clients' history is many times as long as its own, but gets no more than this weight.
 YOUNG_BORROWS = 5.0
 
 LEAVES_OUT = 1e6  # added to the penalty of a feature that a fit leaves out
@@ -209,7 +211,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         if section.sharing == "none":
             return []
         arrays = {GRAM: (triangle_size(sizes.width),), MOMENT: (sizes.horizon, sizes.width)}
-        reveals = "products of its values at every two times of a sample"
+        reveals = "products of its values at each two times of a sample"
         means = Sends("means", arrays, remember="latest", any_size=True, reveals=reveals)
         if section.needs_totals:
             of_present = "the means over the clients that take part"
@@ -247,8 +249,8 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def _parts(
         self, samples: CohortSamples, mask: Tensor, rows: slice, width: int = 0
     ) -> Iterator[Part]:
-        """Yield these clients' samples, from the first that counts to the last, in parts: the
-        features of a whole year are gigabytes.
+        """Yield these clients' samples, from the first that counts to the last. They come in parts,
+        because the features of a whole year are gigabytes.
 
         mask: [K, n, H]. width: the number of values that the caller computes from a sample, if
         larger than the number of features.
@@ -263,7 +265,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
             yield Part(features, residuals, mask[rows, part])
 
     def conclude(self, cohort: Cohort, context: MeansContext) -> dict[str, Tensor]:
-        """Fit each client's model from its data alone, which stays if no prior comes."""
+        """Fit each client's model to its data alone. This model stays if no prior comes."""
         for row in range(len(cohort.names)):
             self._fit(cohort, row, context, [])
         return {"total": self.task.training_error(cohort.parameters, cohort.samples)}
@@ -317,7 +319,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def _fit(
         self, cohort: Cohort, row: int, context: MeansContext, priors: Sequence[Means]
     ) -> None:
-        """Fit the client in this row. The candidates of all clients at once are gigabytes."""
+        """Fit the client in this row alone, because candidates for all at once are gigabytes."""
         means = Means(*(mean[row] for mean in context.means))
         periods = cohort.samples.batch_counts[row]
         is_young = cohort.samples.is_young[row]
@@ -374,17 +376,17 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
     def _families(
         self, means: Means, priors: Sequence[Means], periods: int, is_young: bool
     ) -> Iterator[Family]:
-        """Yield all candidates of a client that trains on this many periods.
+        """Yield all candidates for a client that trains on this many periods.
 
-        All families have the same weight, except the naive forecasts, whose weight falls with the
-        number of periods, and a young client's fits with priors (`YOUNG_BORROWS`). Fits with priors
-        use only the largest penalty on values: weaker penalties hardly ever helped. A client
-        without a train sample has fits with priors alone.
+        All families have the same weight, with two exceptions: the weight of the naive forecasts
+        falls with the number of periods, and a young client's fits with priors have the weight
+        `YOUNG_BORROWS`. Fits with priors use only the largest penalty on values, because weaker
+        ones hardly ever helped. A client without a train sample has fits with priors alone.
         """
         section, penalties = self.section, self.section.penalties
         finer, blocks = section.finer_penalties, penalties[1:]
         naive = self.model.repeating(self.task.naive_forecasts())  # last value, season, mean
-        # Products of the calendar, or of its 1, are never all 0.
+        # A sample's calendar, or its 1, has products other than 0.
         is_fitted = not priors or bool(means.gram.any())
         for targets in (naive[:1], naive[1:]) if is_fitted else ():
             unfitted = means.moment.new_zeros(len(targets), *means.moment.shape)
@@ -410,9 +412,9 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
 class Fits:
     """Ridge fits of several problems.
 
-    The waves are eliminated once for each of their penalties. Without waves, their penalties are
-    ignored. Every fit is made with the further lags and without, because where weeks do not repeat,
-    they only add noise.
+    The waves are eliminated once for each of their penalties. A model without waves ignores these
+    penalties. Every fit is made with the further lags and without them, because where weeks do not
+    repeat, these lags only add noise.
     """
 
     def __init__(
@@ -435,8 +437,8 @@ class Fits:
     ) -> Iterator[Family]:
         """Yield fits with a penalty for each block of features, in two families.
 
-        Fits of the first family are drawn to the first target [k, plain, H], the others to the
-        other targets. pairs: penalties of the values and of the calendar.
+        Fits of the first family are drawn to the first target [k, plain, H], those of the second to
+        the other targets. pairs: the penalties of the values and of the calendar.
         """
         sizes = torch.tensor([self._values, self._plain - self._values], device=targets.device)
         plain = targets.new_tensor(pairs).repeat_interleave(sizes, dim=1)
@@ -470,9 +472,9 @@ def _family(fits: Sequence[Tensor]) -> Family:
 
 
 def extent(mask: Tensor) -> tuple[int, int]:
-    """Return the first sample that counts at any client, and the end after the last.
+    """Return the first sample that counts for any client, and the end after the last such sample.
 
-    mask: [K, n, H]. If no sample counts, the first is returned, because a part must not be empty.
+    mask: [K, n, H]. If none counts, the first sample is returned, because a part cannot be empty.
     """
     places = mask.amax(dim=(0, 2)).nonzero().flatten().tolist() or [0]
     return places[0], places[-1] + 1

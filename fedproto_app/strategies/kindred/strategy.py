@@ -1,7 +1,7 @@
 """Kindred, server half: the clients' similarity and their priors.
 
-The similarity is the Jensen-Shannon divergence of every two clients' prototypes. A client's prior
-is the mean of the other clients' A and B, weighted by similarity, for every temperature.
+The similarity of two clients is the Jensen-Shannon divergence of their prototypes. A client's
+prior, for every temperature, is the mean of the other clients' A and B, weighted by similarity.
 
 With ``sharing = "common"`` or ``"groups"`` the server needs no prototype and no client's A and B,
 only their means over all clients and over groups that sites name. Clients subtract their own part.
@@ -38,11 +38,11 @@ ROWS_AT_ONCE = 256  # clients; with thousands, every further matrix of all pairs
 
 
 def kinship(divergence: Tensor, temperature: float) -> Tensor:
-    """Return the weights of the other clients in client n's prior in row n, [N, N] float64.
+    """Return in row n the weights of the other clients in client n's prior, [N, N] float64.
 
-    softmax over m ≠ n of −D[n, m] / (temperature · median of all D > 0), with 0 on the diagonal. An
-    infinite temperature, or clients that do not differ, give all others the same weight.
-    divergence: [N, N], N ≥ 2, symmetric.
+    They are the softmax over m ≠ n of −D[n, m] / (temperature · median of all D > 0), with 0 on the
+    diagonal. With an infinite temperature, or if clients do not differ, all others have the same
+    weight. divergence: [N, N], N ≥ 2, symmetric.
     """
     scale = temperature * median_of_unlike(divergence)
     weights = divergence.to(torch.float64, copy=True)
@@ -57,20 +57,20 @@ def kinship(divergence: Tensor, temperature: float) -> Tensor:
 
 
 def median_of_unlike(divergence: Tensor) -> float:
-    """Return the median of the divergences above 0 in the upper triangle, or 0 if none is."""
+    """Return the median of the divergences above 0 in the upper triangle, 0 if there are none."""
     rows = (row[n + 1 :] for n, row in enumerate(divergence.numpy()))
     unlike = np.concatenate([row[row > 0] for row in rows])
     return float(np.median(unlike.astype(np.float64), overwrite_input=True)) if unlike.size else 0.0
 
 
-# On a client's scale, its values have mean square 1 and differences of two values at most 4, and a
+# On a client's scale, its values have mean square 1, and differences of two values at most 4. A
 # spike that is carried over a gap can add to that.
 LARGEST_MEAN_SQUARE = 400.0
 LARGEST_PROTOTYPE = 100.0
 COLUMNS_AT_ONCE = 4096
 
-MOST_IN_PAIRS = 4000  # clients whose divergences are a matrix; more are put into clusters
-SAMPLED = 2000  # of these, for the median of their divergences
+MOST_IN_PAIRS = 4000  # more clients than this are put into clusters, not compared in pairs
+SAMPLED = 2000  # clients from which the median divergence is then computed
 Priors = Callable[[Sequence[ClientKey]], Arrays]  # of K clients for every temperature, [K, T, …]
 
 ALL_CLIENTS = ""  # the name of the group of all clients
@@ -102,9 +102,9 @@ class KindredStrategy(PersonalStrategy):
         self._priors_of = self._priors() if due and len(self.received.clients) > 1 else None
 
     def _sums(self, facts: Mapping[ClientKey, ClientFacts]) -> dict[str, Total]:
-        """Return the sums over all clients and over each group, {} if no clients can have them.
+        """Return the sums over all clients and over each group, or {} if no clients can have them.
 
-        In the clear a group needs as many clients as it needs nodes where sums are masked.
+        Without masks, a group needs as many clients as, with masks, it would need nodes.
         """
         if (total := self.received.total) is not None:
             of_node = groups_of_nodes(facts)
@@ -128,13 +128,13 @@ class KindredStrategy(PersonalStrategy):
         return np.asarray(self.received.stacked(name, clients).sum(axis=0, dtype=np.float64))
 
     def to_evaluate(self, clients: list[ClientKey], round_: Round) -> list[ClientKey]:
-        """Return the clients that have sent means, with those that only receive added."""
+        """Return the clients that have sent means. Those that only receive are added later."""
         if self.final_after_training:
             return super().to_evaluate(clients, round_)
         return [key for key in clients if key in self.federation.history.trained]
 
     def guide_evaluation(self, clients: Sequence[ClientKey], round_: Round) -> Guidance:
-        """Send their priors to the clients that sent means, and everybody's means to those that
+        """Send priors to the clients that sent means, and the means over all clients to those that
         only receive."""
         if self._totals:
             return self._totals_for(clients, round_.facts)
@@ -156,7 +156,7 @@ class KindredStrategy(PersonalStrategy):
     def _totals_for(
         self, clients: Sequence[ClientKey], facts: Mapping[ClientKey, ClientFacts]
     ) -> Guidance:
-        """Return the totals over all clients and over the groups of these."""
+        """Return the totals over all clients and over the groups of these clients."""
         senders = set(self.received.clients) if self.received.total is None else self._answered
         keys = [key for key in clients if key in senders or not facts[key].samples]
         groups = {self._group_of[key] for key in keys} | {ALL_CLIENTS}
@@ -172,7 +172,7 @@ class KindredStrategy(PersonalStrategy):
         return Guidance(in_float32, [key.client for key in keys])
 
     def _mean_prior(self) -> Arrays:
-        """Return the prior of a client without a prototype, alike for every temperature, [T, …]."""
+        """Return the prior of a client without a prototype, equal for all temperatures, [T, …]."""
         means = {name: self.received.mean(name) for name in (GRAM, MOMENT)}
         return {
             name: np.repeat(mean[None], len(self.section.temperatures), axis=0)
@@ -190,11 +190,11 @@ class KindredStrategy(PersonalStrategy):
             self._answered = set(clients)
 
     def _priors(self) -> Priors:
-        """Return the function of clients' priors."""
+        """Return the function that gives clients' priors."""
         clients = self.received.clients
         row_of = {key: row for row, key in enumerate(clients)}
         prototypes = torch.from_numpy(self.received.stacked(PROTOTYPE)[:, None])
-        if self.section.sharing == "random":  # the control: each has another's prototype
+        if self.section.sharing == "random":  # a control: each client has another's prototype
             draws = numpy_stream(self.settings.seed, "random relatives")
             prototypes = prototypes[torch.from_numpy(draws.permutation(len(clients)))]
         if len(clients) > MOST_IN_PAIRS:
@@ -206,8 +206,8 @@ class KindredStrategy(PersonalStrategy):
         """Return all clients' priors for every temperature, [N, T, …].
 
         They are computed for all clients at once, because a product for each node would read all
-        means again, and by blocks of columns, because in float64 the means of thousands of clients
-        are gigabytes.
+        means again. They are computed by blocks of columns, because in float64 the means of
+        thousands of clients are gigabytes.
         """
         temperatures = self.section.temperatures
         weights = [kinship(divergence, t) if t < math.inf else None for t in temperatures]
@@ -230,9 +230,9 @@ class KindredStrategy(PersonalStrategy):
         return priors
 
     def _priors_by_clusters(self, prototypes: Tensor, row_of: Mapping[ClientKey, int]) -> Priors:
-        """Return a function that mixes the priors of a node's clients when the node is asked.
+        """Return a function that computes the priors of a node's clients when the node is asked.
 
-        The priors of all clients at once would be several times their means.
+        The priors of all clients at once would be several times as large as their means.
         """
         draws = numpy_stream(self.settings.seed, "clusters of clients")
         sample = torch.from_numpy(draws.permutation(len(prototypes))[:SAMPLED])
@@ -299,15 +299,15 @@ class KindredStrategy(PersonalStrategy):
         return self._impossible(arrays)
 
     def _impossible(self, total: Mapping[str, AnyArray], clients: int = 1) -> str | None:
-        """Return why so many clients cannot have these total means, or None."""
+        """Return why this many clients cannot have these total means, or None."""
         scale = (UNIT if self.section.needs_totals else 1.0) / clients
         means = {name: scale * array for name, array in total.items()}
-        if not means[GRAM].any():  # products of the calendar, or of its 1, are never all 0
+        if not means[GRAM].any():  # a sample's calendar, or its 1, has products other than 0
             return "its means are of no sample"
         gram = symmetric(torch.from_numpy(means[GRAM]).double(), self.sizes.width)
         moment = torch.from_numpy(means[MOMENT]).double().T
-        # A column of B is a mean over the samples that have its target, A over those that have any:
-        # for each step ahead about as many.
+        # A column of B is a mean over the samples that have its target, and A is a mean over those
+        # that have any target. For each step ahead, the numbers of these samples are about equal.
         squares = LARGEST_MEAN_SQUARE * moment.shape[1]
         fault = sums_fault(gram, moment, 1, LARGEST_MEAN_SQUARE, squares)
         return fault and f"its means cannot be those of its samples: {fault}"

@@ -1,15 +1,15 @@
-"""The response: what weather, prices or holidays do to a client, learned together as sums.
+"""The response: what weather, prices or holidays do to a client, learned from all clients' sums.
 
     y_t = θ · φ(x_t) + η_t
 
-x_t is what is known in advance of time t, θ · φ is the client's response, and η, the rest of its
-series, goes to the run's method, which knows nothing of it. A forecast is the method's forecast of
-η plus θ · φ. Read `features.py` (φ), then `fit.py` (θ), then `stage.py` (the messages). For
-people, `curve.py` makes curves of θ · φ.
+x_t is what is known in advance about time t, θ · φ is the client's response, and η is the rest of
+its series. The run's method forecasts η and knows nothing of the response. A forecast of the series
+is the method's forecast plus θ · φ. Read `features.py` (φ), then `fit.py` (θ), then `stage.py` (the
+messages). `curve.py` turns θ · φ into curves for people to read.
 
-Clients first add up the moments of their columns, which give everybody the same φ, and then the
-products A = mean of Δφ Δφᵀ and b = mean of Δφ Δy of seasonal differences. They get the totals.
-With noise the moments are not sent, or public (`protected.py`).
+Clients first add up the moments of their columns, which give everybody the same φ. Then they add up
+the products A = mean of Δφ Δφᵀ and b = mean of Δφ Δy of seasonal differences. They get the totals.
+Where noise protects the sums, the moments are either not sent or public (`protected.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A response as curves that a person can read: what each column changes, over its values."""
+"""A response as curves for people to read: how each value of a column changes the forecast."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from fedproto_app.strategies.response.features import FEATURES, Columns, Floats,
 
 
 def curve(response: Response, column: int, points: Floats, period: int) -> Floats:
-    """Return by how much a client's forecast differs if a column lasts at these points [n] instead
-    of at the mean of all clients, [n], on the standard scale of its series.
+    """Return the differences [n] in a client's forecast, on the standard scale of its series, if a
+    column stays at each of these points [n] instead of at the mean of all clients.
 
-    A value that lasts is also the column's trailing means. The differences are means over the
-    phases of the period. What the columns do adds up, so the other columns do not matter.
+    If a value stays, the column's trailing means equal it. The differences are means over the
+    phases of the period. The columns' effects add up, so the other columns do not matter.
     """
     alone = _of_column(response, column)
     lasting = np.append(points, alone.columns.mean[0]).repeat(2 * period)[:, None]
     values = alone.values(lasting, 0, period).reshape(-1, 2, period)
-    means = values[:, 1].mean(axis=1)  # a period later the trailing means are the value too
+    means = values[:, 1].mean(axis=1)  # in the second period, the trailing means equal the value
     return np.asarray(means[:-1] - means[-1], dtype=np.float64)
 
 
 def trained_range(response: Response, column: int) -> tuple[float, float]:
     """Return the least and the greatest value of a column in the client's train part, in the
-    column's units and cut as its features are."""
+    column's units. They are cut as the features are."""
     part = response.parts[0]
     ends = np.array([part.lowest[0, column], part.highest[0, column]])
     columns = response.columns

@@ -1,12 +1,12 @@
 """φ: the features of the columns that are known in advance.
 
-Every column gives 16 features. Its value and its trailing means over a quarter of a period and over
-a period are standardised by moments that all clients share, and cut to ±3. Each of these v gives
-v, max(v + 1, 0) − 1, max(v, 0) and max(v − 1, 0), which are 0 for a missing value, v = 0. The value
-itself also gives v and max(v, 0) times the cosine and the sine of the phase of the period, because
-a cold night differs from a cold noon.
+Every column gives 16 features. They come from its value and from its trailing means over a quarter
+of a period and over a period. These three are standardised by moments that all clients share, and
+cut to ±3. Each standardised v gives v, max(v + 1, 0) − 1, max(v, 0) and max(v − 1, 0). A missing
+value has v = 0, where all four are 0. The value itself also gives v and max(v, 0) times the cosine
+and the sine of the phase of the period, because a cold night differs from a cold noon.
 
-A column of 0 and 1, and a harmonic of the year, is one feature as it stands. The other 15 are 0.
+A column of 0 and 1, or a harmonic of the year, is one feature as it stands. Its other 15 are 0.
 
 Shapes: T steps, k columns, D = 16 · k features.
 """
@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-WIDTHS = 3  # the value, its mean over a quarter of a period, over a period
-FEATURES = 16  # of a column
-LARGEST = 3.0  # of a standardised value
+WIDTHS = 3  # the value, its mean over a quarter of a period, its mean over a period
+FEATURES = 16  # features of a column
+LARGEST = 3.0  # largest size of a standardised value
 _KNOTS = (-1.0, 0.0, 1.0)
-_SMALLEST_DEVIATION = 1e-9  # relative to the size of the column; below, the column is constant
+_SMALLEST_DEVIATION = 1e-9  # relative to a column's size; a column that varies less is constant
 
 
 def trailing_means(known: Floats, period: int) -> Floats:
-    """Return each column and its means over the last quarter of a period and the last period,
+    """Return each column, and its means over the last quarter of a period and the last period,
     [T, 3, k].
 
-    known: [T, k], without gaps. At the beginning the means are over the values that there are.
+    known: [T, k], without gaps. At the beginning the means are over the values so far.
     """
     steps, columns = known.shape
     sums = np.concatenate([np.zeros((1, columns)), known.cumsum(axis=0)])
@@ -55,10 +55,11 @@ def filled(known: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Columns:
-    """What makes everybody's features of the known columns alike.
+    """What makes the features of the known columns the same for everybody.
 
-    mean, deviation: [3, k], of each column and its trailing means, over all clients. is_plain: [k],
-    the columns that are a feature as they stand. is_used: [k], False for columns without features.
+    mean, deviation: [3, k], those of each column and its trailing means, over all clients.
+    is_plain: [k], the columns that are a feature as they stand. is_used: [k], False for columns
+    without features.
     """
 
     mean: Floats
@@ -86,7 +87,7 @@ class Columns:
 
 
 def _blocks(v: Floats, positions: NDArray[np.int64], period: int) -> Iterator[Floats]:
-    """Yield φ in its order, [T, some, k]."""
+    """Yield the parts of φ in its order, [T, some, k] each."""
     now, angle = v[:, :1], 2 * np.pi * (positions % period)[:, None, None] / period
     yield v
     for knot in _KNOTS:
@@ -114,7 +115,7 @@ def explained(
     columns: Columns,
     coefficients: Floats,
 ) -> Floats:
-    """Return θ · φ, [T, C], of the coefficients of C responses, [C, D], without holding φ."""
+    """Return θ · φ, [T, C], for the coefficients of C responses, [C, D], without storing φ."""
     theta = (coefficients * columns.features).reshape(len(coefficients), FEATURES, v.shape[2])
     total, place = np.zeros((len(v), len(theta))), 0
     for block in _blocks(v, positions, period):
@@ -126,10 +127,10 @@ def explained(
 
 @dataclass(frozen=True)
 class Part:
-    """A linear function of the features, and the range that they are cut to, so that it does not
+    """A linear function of the features, and the range to which they are cut, so that it does not
     extrapolate.
 
-    coefficients: θ, [D]. lowest, highest: of the standardised values, [3, k].
+    coefficients: θ, [D]. lowest, highest: the range of the standardised values, [3, k].
     """
 
     coefficients: Floats
@@ -143,14 +144,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Response:
-    """A client's response, on the standard scale of its series: what it learned from its own values
-    plus what it learned from everybody's."""
+    """A client's response, on the standard scale of its series. One part was learned from its own
+    values, the other from everybody's."""
 
     columns: Columns
     parts: tuple[Part, ...]
 
     def values(self, known: Floats, start: int, period: int) -> Floats:
-        """Return θ · φ, [T], of columns [T, k] from this position of the clock on."""
+        """Return θ · φ, [T], for columns [T, k] that start at this position of the clock."""
         v, positions = self.columns.standardised(known, period), start + np.arange(len(known))
         response = np.zeros(len(known))
         for part in self.parts:
@@ -160,7 +161,7 @@ class Response:
         return response
 
     def numbers(self) -> dict[str, list[Any]]:
-        """Return the lists of numbers that `read` reads, by name."""
+        """Return the lists of numbers, by name, from which `read` makes a response."""
         columns = self.columns
         arrays = {
             "mean": columns.mean,

@@ -1,24 +1,25 @@
-"""θ: a client's response, from its own sums and from everybody's.
+"""θ: a client's response, fitted to its own sums and to everybody's.
 
-A client forms differences of values that are L steps apart, for L = one period and, where periods
-are days, also seven. They remove level, trend and daily profile, which else hide in θ:
+A client takes differences of values that are L steps apart, for L = one period and, where periods
+are days, also seven. They remove level, trend and daily profile, which would otherwise hide in θ:
     A = mean of Δφ Δφᵀ,  b = mean of Δφ Δy,  q = mean of (Δy)².
 
-Neighbouring hours have nearly the same weather, and so have neighbouring clients. So days count,
-not values: the sums of a client with d days are worth n = 3 d independent differences, and the mean
-of all clients' sums 3 D for the D days of an average client. With so many, the sums themselves tell
-how strong a penalty must be, and whether there is a response at all, by the marginal likelihood of
-a linear model with a normal prior of θ (MacKay, "Bayesian Interpolation", Neural Computation 1992):
+Neighbouring hours have nearly the same weather, and so have neighbouring clients. Therefore sums
+are weighed by days and not by values. The sums of a client with d days are worth n = 3 d
+independent differences, and the mean of all clients' sums is worth 3 D, for the D days of an
+average client. The sums then tell how strong a penalty must be, and whether there is a response at
+all, through the marginal likelihood of a linear model with a normal prior of θ (MacKay, "Bayesian
+Interpolation", Neural Computation 1992):
     θ(λ) = (A + λ I)⁻¹ b,   log L(λ) = −½ Σ_i log(1 + w_i/λ) − n/2 · log(1 − bᵀ θ(λ) / q),
-where w_i are the eigenvalues of A. For no response it is 0. The posterior mean of θ is the mean
-over the penalties and no response, weighted by L. Each column is first scaled by the probability
-that it matters, by the sums of all clients.
+where w_i are the eigenvalues of A. Without a response, log L is 0. The posterior mean of θ is the
+mean, weighted by L, of θ(λ) over all penalties and of 0 for no response. Before that, each column
+is scaled by the probability that it matters, which comes from the sums of all clients.
 
-A client has four candidates: no response, its own, everybody's θ', and θ' with its own deviation
-δ from it, which is the posterior mean of (A, b − A θ', q − 2 θ'ᵀb + θ'ᵀA θ'). They are weighted by
-the likelihood of the client's train part and by how well they explain the seasonal differences of
-its validation part. A client's own part does not extrapolate beyond the client's values, and θ' not
-beyond all clients' values.
+A client has four candidates: no response, its own response, everybody's response θ', and θ' plus
+the client's deviation δ from it. δ is the posterior mean for (A, b − A θ', q − 2 θ'ᵀb + θ'ᵀA θ').
+The weight of a candidate comes from the likelihood of the client's train part and from how well it
+explains the seasonal differences of the validation part. A client's own part of the response does
+not extrapolate beyond the client's values, and θ' does not extrapolate beyond all clients' values.
 """
 
 from __future__ import annotations
@@ -41,23 +42,23 @@ from fedproto_app.strategies.response.features import (
 )
 
 WEEK = 7  # periods
-FEWEST_PER_FEATURE = 3  # values of a client behind each feature of the sums that it sends
-BINS = 24  # of a standardised value's range ±3, in which clients count their values
-FEWEST_IN_BIN = 24  # values of all clients, for a bin to count as seen
+FEWEST_PER_FEATURE = 3  # values that a client needs for each feature of the sums that it sends
+BINS = 24  # bins of the range ±3 of a standardised value, in which clients count their values
+FEWEST_IN_BIN = 24  # values of all clients together that a bin needs to count as seen
 
 _PENALTIES = np.array([1e-3, 1e-2, 1e-1, 1.0, 10.0])  # λ
-_INDEPENDENT = 3.0  # seasonal differences of a day
+_INDEPENDENT = 3.0  # independent seasonal differences in a day
 _MOST_PRIOR = 5.0  # prior weight of everybody's response, for their longer history
-_MOST_DAYS = 10.0  # of the train part that count, because they are of one season
+_MOST_DAYS = 10.0  # the most days of the train part that count, as all are of one season
 _ETA = 0.5  # how much a day of validation counts
 _TINY, _LARGEST_LOG = 1e-9, 500.0
 
 
 @dataclass(frozen=True)
 class Sums:
-    """A [D, D], b [D] and q: means over seasonal differences.
+    """A [D, D], b [D] and q, which are means over seasonal differences.
 
-    days: of the client, or of an average client.
+    days: the days of the client, or of an average client.
     """
 
     gram: Floats
@@ -71,12 +72,12 @@ class Sums:
         return replace(self, gram=gram, moment=self.moment[features])
 
     def scaled(self, factors: Floats) -> Sums:
-        """Return the sums of the features times these factors, [D]."""
+        """Return the sums of the features multiplied by these factors, [D]."""
         gram = self.gram * factors * factors[:, None]
         return replace(self, gram=gram, moment=self.moment * factors)
 
     def without(self, response: Floats) -> Sums:
-        """Return the sums of the differences less a response [D]."""
+        """Return the sums of the differences after a response [D] is subtracted."""
         moment = self.moment - self.gram @ response
         square = self.square - (self.moment + moment) @ response
         return replace(self, moment=moment, square=max(float(square), _TINY))
@@ -115,7 +116,7 @@ def lags_of(period: int, *, has_weeks: bool) -> tuple[int, ...]:
 
 
 def pairs(values: Floats, lag: int, part: slice) -> NDArray[np.int64]:
-    """Return the steps of a part with a value and another a lag before."""
+    """Return the steps of a part that have a value, and another value one lag before."""
     steps: NDArray[np.int64] = np.arange(max(part.start, lag), part.stop)
     has_both: NDArray[np.bool_] = np.isfinite(values[steps]) & np.isfinite(values[steps - lag])
     return steps[has_both]
@@ -143,7 +144,7 @@ def seasonal_sums(history: History, phi: Floats) -> Sums:
 
 
 def bin_counts(v: Floats, train: slice) -> Floats:
-    """Return how many values of the train part lie in each bin of ±3, [3, k, bins]."""
+    """Return how many train values lie in each bin of the range ±3, [3, k, bins]."""
     shape = v.shape[1:]
     places = np.clip(((v[train] + LARGEST) * BINS / (2 * LARGEST)).astype(int), 0, BINS - 1)
     places += BINS * np.arange(np.prod(shape)).reshape(shape)
@@ -152,9 +153,9 @@ def bin_counts(v: Floats, train: slice) -> Floats:
 
 
 def supported_range(counts: Floats) -> tuple[Floats, Floats]:
-    """Return the lowest and the highest value, [3, k], that enough values of all clients support.
+    """Return the lowest and the highest value, [3, k], in bins with enough values of all clients.
 
-    counts: [3, k, bins]. Without such a bin both are 0.
+    counts: [3, k, bins]. Both are 0 if no bin has enough.
     """
     enough = counts >= FEWEST_IN_BIN
     edges = np.linspace(-LARGEST, LARGEST, BINS + 1)
@@ -176,8 +177,8 @@ def evidence(sums: Sums) -> tuple[Floats, Floats]:
 
 
 def posterior(sums: Sums, factors: Floats) -> tuple[Floats, float]:
-    """Return the posterior mean of θ, [D], and the logarithm of its likelihood over the likelihood
-    of no response, which counts half itself. factors: [D], which scale the features first."""
+    """Return the posterior mean of θ, [D], and the logarithm of its likelihood relative to no
+    response, which has half the prior weight. factors: [D], by which features are scaled first."""
     used = factors > 0
     logs, solutions = evidence(sums.scaled(factors).select(used))
     logs = np.append(logs - np.log(len(logs)), 0.0)
@@ -188,7 +189,7 @@ def posterior(sums: Sums, factors: Floats) -> tuple[Floats, float]:
 
 
 def column_weights(sums: Sums, columns: Columns) -> Floats:
-    """Return for each feature the probability that its column alone matters, [D], with 0 for
+    """Return for each feature the probability that its column alone matters, [D]. It is 0 for
     features that are always 0."""
     weights = np.zeros((FEATURES, len(columns.is_used)))
     if columns.is_used.sum() == 1:  # the fit itself decides
@@ -211,8 +212,8 @@ def fitted(
 ) -> Response:
     """Return the client's response.
 
-    sums: the client's. mean_sums: the means over all clients, None without any. range_of_all: see
-    `supported_range`.
+    sums: the client's sums. mean_sums: the means over all clients, or None if there are none.
+    range_of_all: see `supported_range`.
     """
     ranges = (_range_of(history.v[history.train]), range_of_all)
     solutions, logs = _candidates(sums, mean_sums, columns)
@@ -227,13 +228,13 @@ def fitted(
 
 
 def _candidates(sums: Sums, mean_sums: Sums | None, columns: Columns) -> tuple[Floats, Floats]:
-    """Return each candidate's θ on features within the client's range and within all clients',
-    [C, 2, D], and the logarithm of its weight by the train part, [C]."""
+    """Return each candidate's θ for features cut to the client's range and to all clients' range,
+    [C, 2, D], and the logarithm of its weight according to the train part, [C]."""
     if mean_sums is not None:
         mean_sums = replace(mean_sums, days=max(mean_sums.days, sums.days))
     factors = column_weights(mean_sums or sums, columns)
     zeros = np.zeros(len(factors))
-    share = min(1.0, _MOST_DAYS / sums.days)  # of the train part's likelihood that counts
+    share = min(1.0, _MOST_DAYS / sums.days)  # how much of the train likelihood counts
     local, log_local = posterior(sums, factors)
     solutions, logs = [(zeros, zeros), (local, zeros)], [0.0, share * log_local]
     if mean_sums is not None:
@@ -249,7 +250,7 @@ def _candidates(sums: Sums, mean_sums: Sums | None, columns: Columns) -> tuple[F
 
 
 def _range_of(v: Floats) -> tuple[Floats, Floats]:
-    """Return the lowest and the highest of the values [T, 3, k], 0 without any."""
+    """Return the lowest and the highest of the values [T, 3, k], or 0 if there are none."""
     if not len(v):
         return np.zeros(v.shape[1:]), np.zeros(v.shape[1:])
     return v.min(axis=0), v.max(axis=0)
@@ -261,10 +262,10 @@ def _errors(
     ranges: Sequence[tuple[Floats, Floats]],
     solutions: Floats,
 ) -> Floats:
-    """Return the mean squared seasonal difference of the values less each candidate's response,
-    over the validation part, [C], or 0 if that part has no differences.
+    """Return, for each candidate, the mean squared seasonal difference over the validation part
+    after its response is subtracted, [C], or 0 if that part has no differences.
 
-    solutions: [C, 2, D], for features within each of the ranges.
+    solutions: [C, 2, D], for features cut to each of the two ranges.
     """
     steps = pairs(history.values, history.lags[0], history.validation)
     if not len(steps):

@@ -18,15 +18,16 @@ from fedproto_app.strategies.response.features import (
 )
 
 _YEAR = 365 * 86_400  # seconds
-_OTHER_UNIT = 100.0  # times: columns whose sizes differ by more are in different units
+_OTHER_UNIT = 100.0  # columns whose sizes differ by a larger factor are in different units
 
 
 class Moments(NamedTuple):
-    """Sums over clients, of the columns and their trailing means [3, k].
+    """Sums over clients, for the columns and their trailing means [3, k].
 
-    mean, square, variance: of each client's mean, its square, and the client's variance. clients:
-    [k], the number that have a value of the column. numeric: [k], the number that have a value
-    other than 0 and 1. years: [1], the number of clients with a year of values.
+    mean: the sum of the clients' means. square: the sum of the squares of these means. variance:
+    the sum of the clients' variances. clients: [k], the number of clients that have a value of the
+    column. numeric: [k], the number that have a value other than 0 and 1. years: [1], the number
+    that have a year of values.
     """
 
     mean: Floats
@@ -37,19 +38,19 @@ class Moments(NamedTuple):
     years: Floats
 
     def less(self, client: Moments) -> Moments:
-        """Return these sums without one client's."""
+        """Return these sums without those of one client."""
         totals: Iterator[Floats] = iter(self)
         return Moments(*(total - value for total, value in zip(totals, client, strict=True)))
 
     @property
     def size(self) -> Floats:
-        """The root mean square of each column, [k], or 0 without a client."""
+        """The root mean square of each column, [k], or 0 for a column that no client has."""
         squares = (self.square[0] + self.variance[0]) / np.maximum(self.clients, 1)
         size: Floats = np.sqrt(np.maximum(squares, 0.0))
         return size
 
     def columns(self, names: Sequence[str]) -> Columns:
-        """Return what standardises everybody's columns."""
+        """Return the `Columns` that standardise everybody's columns."""
         clients = np.maximum(self.clients, 1)
         mean = self.mean / clients
         variance = self.variance / clients + np.maximum(self.square / clients - mean**2, 0)
@@ -63,7 +64,7 @@ class Moments(NamedTuple):
 
 
 def stated_moments(scales: Mapping[str, tuple[float, float]], names: Sequence[str]) -> Moments:
-    """Return moments with these means and deviations, and 0 and 1 for all other columns."""
+    """Return moments with these means and deviations. Other columns have mean 0, deviation 1."""
     mean, deviation = np.array([scales.get(name, (0.0, 1.0)) for name in names]).reshape(-1, 2).T
     wide = np.ones((WIDTHS, 1))
     is_numeric = np.isin(names, list(scales)).astype(float)
@@ -97,8 +98,8 @@ def moments_of(series: ClientSeries, train: slice, period: int) -> Moments:
 
 
 def unit_fault(client: Moments, total: Moments, names: Sequence[str]) -> str | None:
-    """Return which column of a client is far larger than in the total, or in the total without the
-    client, as if it were in another unit. Return None if none is."""
+    """Return which column of a client is far larger than in the total, or than in the total without
+    the client, as if it were in another unit. Return None if there is none."""
     remainder = total.less(client)
     for column, name in enumerate(names):
         size, sizes = client.size[column], [total.size[column]]

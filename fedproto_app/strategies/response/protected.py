@@ -1,15 +1,15 @@
-"""The sums of the response as noise can protect them: one row of bounded length from each client.
+"""The sums of the response in a form that noise can protect: a row of bounded length per client.
 
 With *private* columns everything that a client sends is in the row: A, b, q, and its number of days
 times the mean diagonal of A. Clipping the row scales all of it alike, which leaves the client's
-solution as it is, so a row is usually as long as the clip. The scale comes back in the total: the
-mean diagonal of A is set to the usual value for standardised columns.
+solution as it is. So rows may be clipped, and usually are. The total gets its scale back: the mean
+diagonal of A is set to the usual value for standardised columns.
 
-With *public* columns, as weather is, A and which values a client has seen need no noise. The row is
-b and q, relative to their usual size, so that a clip of 1 shortens few.
+With *public* columns, such as weather, A and the values that a client has seen need no noise. The
+row holds b and q, relative to their usual size, so that a clip of 1 shortens few rows.
 
-The server raises the eigenvalues of A to those that noise alone would have, which also damps the
-noise of b where the columns say little.
+The server raises the eigenvalues of A to at least those that noise alone would have. Where the
+columns say little, this also damps the noise of b.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fedproto_app.maths.ridge import definite, symmetric, triangle_size
 from fedproto_app.strategies.response.features import FEATURES, LARGEST, WIDTHS, Floats
 from fedproto_app.strategies.response.fit import BINS, FEWEST_IN_BIN, Sums
 
-_LARGEST_USUAL = 2.0  # standardised value up to which clients are assumed to have values
+_LARGEST_USUAL = 2.0  # clients are assumed to have standardised values up to this size
 _USUAL_DIAGONAL = 0.75  # of A, because neighbouring days have similar weather
 _USUAL_ROW = 2.5  # length of b and q together, for a single column
 _USUAL_DAYS = 40.0  # so that the days are neither hidden by the noise nor most of a row
 
 
 def private_size(features: int) -> int:
-    """Return the length of a row of so many features that may differ from 0."""
+    """Return the length of a row for this many features that may differ from 0."""
     return triangle_size(features) + features + 2
 
 
@@ -42,9 +42,9 @@ def private_row(sums: Sums, features: NDArray[np.bool_]) -> Floats:
 
 
 def private_sums(total: Floats, features: NDArray[np.bool_], deviation: float) -> Sums:
-    """Return the means of the clients' sums in the total of their rows.
+    """Return the means of the clients' sums, computed from the total of their rows.
 
-    deviation: of the noise on each entry.
+    deviation: the standard deviation of the noise on each entry.
     """
     width = int(features.sum())
     upper, moment, (square,), (days,) = np.split(total, np.cumsum([triangle_size(width), width, 1]))
@@ -64,7 +64,8 @@ def public_row(sums: Sums) -> Floats:
 def public_sums(total: Floats, gram: Floats, features: NDArray[np.bool_], deviation: float) -> Sums:
     """Return the totals of the clients' sums, without their days.
 
-    total: of their rows. gram: [D, D], of their A. deviation: of the noise on each entry of a row.
+    total: the total of the rows. gram: the clients' A, [D, D]. deviation: the standard deviation of
+    the noise on each entry of a row.
     """
     row = total * _usual(len(gram))
     of_used = gram[np.ix_(features, features)]
@@ -75,7 +76,7 @@ def public_sums(total: Floats, gram: Floats, features: NDArray[np.bool_], deviat
 def _expanded(
     gram: Floats, moment: Floats, square: float, features: NDArray[np.bool_], deviation: float
 ) -> Sums:
-    """Return sums of all D features from the sums of some, with A as `maths.ridge.definite`."""
+    """Return sums of all D features from those of some, with A from `maths.ridge.definite`."""
     width = len(features)
     raised = definite(torch.from_numpy(gram), deviation).numpy() if deviation else gram
     sums = Sums(np.zeros((width, width)), np.zeros(width), max(square, 0.0), 0.0)

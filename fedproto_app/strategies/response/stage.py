@@ -1,13 +1,13 @@
 """The stage of the response: what clients send before the method's rounds, and what they train on
 afterwards.
 
-Round 1: moments of the columns up. Round 2: their totals down, sums of seasonal differences up. In
-the method's rounds a node that has no totals yet gets them with its order, and keeps them. From
-totals, its own sums and its validation part a client computes its response, whose values are taken
-off its series. The server only adds up, so masked sums carry the stage.
+Round 1: clients send moments of the columns. Round 2: they get the totals of these, and send sums
+of seasonal differences. In the method's rounds, a node that has no totals yet gets them with its
+order and keeps them. From the totals, its own sums and its validation part, a client computes its
+response, whose values are taken off its series. The server only adds up, so sums may be masked.
 
 Where noise must protect the sums (`response.scales`, or public columns), a client sends some of
-them as a row (`protected.py`), and the server makes of the rows' total the totals that nodes get.
+them as a row (`protected.py`). From the rows' total, the server makes the totals that nodes get.
 """
 
 from __future__ import annotations
@@ -60,21 +60,22 @@ from fedproto_app.strategies.response.moments import (
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.trust.discrete_noise import LARGEST as LARGEST_NOISE
 
-PREFIX = "response-"  # of the arrays of the stage
+PREFIX = "response-"  # of the names of the stage's arrays
 MOMENTS = tuple(
     PREFIX + name for name in ("mean", "square", "variance", "clients", "others", "years")
 )
 GRAM, MOMENT, BIN_COUNTS, COUNTS = (PREFIX + name for name in ("gram", "moment", "seen", "counts"))
-ROW = "row-of-response"  # from clients to the server alone
+ROW = "row-of-response"  # clients send it to the server, which does not pass it on
 
-# Features are at most 3 in size, so their differences have squares of at most 36. The values have
-# mean square 1 and their differences 4. A spike that is carried over a gap can add to that.
+# Features are at most 3 in size, so the squares of their differences are at most 36. The values
+# have mean square 1 and their differences at most 4. A spike that is carried over a gap can add to
+# that.
 LARGEST_MEAN_SQUARE = 400.0
 MOST_DAYS = 40_000.0  # a century, so that no client makes the totals look better founded
 
 
 class _StageLearner(ClosedFormLearner[Context, ForecastingTask]):
-    """Sends arrays, and changes neither a model nor a client's memory."""
+    """Base of learners that send arrays and change neither a model nor a client's memory."""
 
     section: ResponseSettings
 
@@ -82,7 +83,7 @@ class _StageLearner(ClosedFormLearner[Context, ForecastingTask]):
         return {}
 
     def begin(self, cohort: Cohort) -> None:
-        """Let every client count alike, however many samples it has: it sends means."""
+        """Weigh all clients alike, however many samples they have, because they send means."""
         cohort.shares = ()
 
     def context(self, guidance: Guidance, cohort: Cohort) -> Context:
@@ -183,7 +184,7 @@ def _stacked(rows: Sequence[Arrays]) -> Contribution:
 
 
 def history_of(client: ClientWindows, data: DataSettings, columns: Columns) -> History:
-    """Return the part of a client's series that its response may be learned from."""
+    """Return the part of a client's series from which its response may be learned."""
     series, period, validation = client.series, data.period, client.validated
     end = validation.stop
     clock = series.clock
@@ -199,7 +200,7 @@ def history_of(client: ClientWindows, data: DataSettings, columns: Columns) -> H
 
 
 def _sums_sent(history: History, columns: Columns, section: ResponseSettings) -> Arrays:
-    """Return what a client sends: all 0 if its values are too few.
+    """Return what a client sends, which is all 0 if it has too few values.
 
     With fewer values than features, its differences could be computed from b.
     """
@@ -222,7 +223,7 @@ def _sums_sent(history: History, columns: Columns, section: ResponseSettings) ->
 
 
 def sums_in(arrays: Mapping[str, AnyArray]) -> Sums | None:
-    """Return the means of the clients' sums that travelled as these totals, None without any."""
+    """Return the means of the clients' sums in these totals, or None if no client sent any."""
     clients, days, square = arrays[COUNTS].astype(np.float64).tolist()
     if clients < 0.5:
         return None
@@ -237,7 +238,7 @@ def sums_in(arrays: Mapping[str, AnyArray]) -> Sums | None:
 class _TotalStrategy(PersonalStrategy):
     """Asks all clients in its round and adds up what they send.
 
-    totals: of this stage so far, by name.
+    totals: the totals of this stage so far, by name.
     """
 
     section: ResponseSettings
@@ -269,7 +270,7 @@ class _TotalStrategy(PersonalStrategy):
         self.totals.update({name: array.astype(np.float32) for name, array in sums.items()})
 
     def _from_rows(self, sums: dict[str, Floats], clients: int) -> dict[str, Floats]:
-        """Return the totals that nodes get, from sums over so many clients with rows in them."""
+        """Return the totals that nodes get, from sums over this many clients that include rows."""
         names, row = self.federation.shape.known, sums.pop(ROW)
         features = moments_in(self.totals).columns(names).features
         deviation = self.averaging.deviation(self.settings.privacy.clip, clients)
@@ -289,7 +290,7 @@ class _TotalStrategy(PersonalStrategy):
 
 
 class MomentsStrategy(_TotalStrategy):
-    """Round 1."""
+    """Round 1: the totals of the moments."""
 
     first_round = 1
 
@@ -306,7 +307,7 @@ class MomentsStrategy(_TotalStrategy):
         return None
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Return the clients with a column in another unit than most others'."""
+        """Return the clients that have a column in another unit than most other clients."""
         all_moments = {reply.key: moments_in(reply.arrays) for reply in replies}
         if len(all_moments) < 2:
             return {}
@@ -317,7 +318,7 @@ class MomentsStrategy(_TotalStrategy):
 
 
 class SumsStrategy(_TotalStrategy):
-    """Round 2, or 1 where the columns' scales are stated."""
+    """Round 2, or round 1 if the settings state the columns' scales."""
 
     def __init__(self, settings: Settings, federation: Federation, totals: Arrays) -> None:
         scales = settings.response.of_columns
@@ -338,7 +339,7 @@ class SumsStrategy(_TotalStrategy):
             row, clip = reply.arrays[ROW], self.settings.privacy.clip
             noise = LARGEST_NOISE * self.averaging.deviation(clip, 1) * np.sqrt(row.size)
             is_long = noise and np.linalg.norm(row) > clip + noise
-            return "its sums are longer than clip and noise" if is_long else None
+            return "its sums are longer than clip and noise allow" if is_long else None
         arrays = {name: torch.from_numpy(array).double() for name, array in reply.arrays.items()}
         sends, days, square = arrays[COUNTS].tolist()
         has_days = sends <= days <= MOST_DAYS
@@ -356,7 +357,7 @@ class SumsStrategy(_TotalStrategy):
 
 
 def _median_client(moments: Sequence[Moments]) -> Moments:
-    """Return a client whose moments are the medians of the clients that have a column."""
+    """Return a made-up client: a column has the median size over the clients that have it."""
     clients = np.array([m.clients for m in moments]).max(axis=0)
     sizes = np.array([m.size for m in moments])
     medians = np.array([np.median(size[size > 0]) if (size > 0).any() else 0 for size in sizes.T])
@@ -376,7 +377,7 @@ class ResponseStrategy(FlowerStrategy):
             strategies = (MomentsStrategy, SumsStrategy)[bool(settings.response.scales) :]
         stage = [make(settings, federation, self._totals) for make in strategies]
         super().__init__(method, stage)
-        self._informed: set[str] = set()  # nodes that have the totals
+        self._informed: set[str] = set()  # the nodes that have the totals
 
     def first_phase_for(self, node: str) -> Arrays:
         return {} if node in self._informed else self._totals
@@ -408,10 +409,10 @@ class _TotalsStore(Protocol):
 def without_response(
     shard: Shard, names: list[str], received: Arrays, task: ForecastingTask, store: _TotalsStore
 ) -> Shard:
-    """Return the shard with these clients, whose response is taken off their series.
+    """Return the shard with these clients only. Their responses are taken off their series.
 
-    received: holds the totals, or the node has stored them. Clients whose columns are in another
-    unit are refused. Raises `DataError` if this node has no totals yet.
+    received: holds the totals, unless the node has stored them. Clients whose columns are in
+    another unit are refused. Raise `DataError` if this node has no totals yet.
     """
     totals = {name: array for name, array in received.items() if name.startswith(PREFIX)}
     shared = task.settings.response.sharing == "all"

@@ -1,12 +1,13 @@
-"""A client's test error by block of consecutive steps, for intervals of a verdict.
+"""A client's test error in blocks of consecutive steps, for the intervals of a verdict.
 
-Blocks have absolute numbers on the source's clock, so that the same day of different clients is the
-same block. A block is a day, or a period where the source has no clock, and it is doubled until it
-is no shorter than the horizon and the test part has at most `MOST_BLOCKS` of them. Blocks of one
-client are therefore unions of the blocks of another client with a shorter test part.
+Blocks have absolute numbers on the source's clock, so that the same day is the same block for all
+clients. A block is a day, or a period if the source has no clock. Its length is doubled until it is
+no shorter than the horizon and the test part has at most `MOST_BLOCKS` blocks. One client's blocks
+are therefore unions of the blocks of another client with a shorter test part.
 
-Where a site limits what may stand behind anything that it sends (`data.least-periods`), a block is
-at least that long, and what lies outside the whole blocks of the test part belongs to the nearest.
+A site may require that everything it sends rests on some number of periods (`data.least-periods`).
+Then a block is at least that long, and steps outside the test part's whole blocks belong to the
+nearest block.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _DAY = 86_400  # seconds
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of a test part. step_seconds: 0 without a clock. steps: of a block. first: the
-    number of the first block. count: the number of blocks, at most."""
+    """The blocks of a test part. step_seconds: 0 without a clock. steps: the length of a block.
+    first: the number of the first block. count: the largest number of blocks that is kept."""
 
     step_seconds: float
     steps: int
@@ -60,11 +61,11 @@ def blocks_of(
 def block_metrics(
     absolute: Tensor, test: Tensor, starts: Sequence[int], blocks: Sequence[Blocks]
 ) -> dict[Metric, list[float]]:
-    """Return each block's part of the clients' test MAE, and what says which block it is.
+    """Return each block's part of the clients' test MAE, and the facts that identify the blocks.
 
-    absolute, test: [K, n, H], sizes of errors, and a mask of the test part. starts: the position of
-    each client's first value. An error belongs to the block of the value that was forecast. The
-    parts of a client add up to its MAE.
+    absolute, test: [K, n, H], the sizes of errors, and a mask of the test part. starts: the
+    position of each client's first value. An error belongs to the block of the value that was
+    forecast. The parts of a client add up to its MAE.
     """
     clients, samples, horizon = absolute.shape
     device = absolute.device

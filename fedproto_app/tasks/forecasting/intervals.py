@@ -1,8 +1,8 @@
 """Prediction intervals of a client's forecasts, and their coverage.
 
-For each step ahead, half widths start from the validation part's errors and then follow the test
-part's errors as they become available. The half widths after the test part stay at the node, with
-the kept model. Coverage and mean width over the test part are reported.
+For each step ahead, half widths start from the errors of the validation part. Then they follow the
+errors of the test part as these become known. The half widths after the test part stay at the node,
+with the kept model. Coverage and mean width over the test part are reported.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 # A score is the size of an error, |forecast - truth|, so an interval is the forecast ± a half
 # width. The first half width is a quantile of the validation part's scores. A short validation part
-# has few forecasts of each step ahead, and forecasts that begin a step apart share all their target
-# times but one, so their errors repeat each other. Therefore the errors of all steps ahead are
-# pooled, each divided by the scale of its step, and the quantile is widened for the number of
-# independent errors (`first_half_widths`).
+# has few forecasts of each step ahead, and forecasts that begin one step apart share all their
+# target times but one, so their errors repeat each other. Therefore the errors of all steps ahead
+# are pooled, each divided by the scale of its step, and the quantile is widened according to the
+# number of independent errors (`first_half_widths`).
 #
-# Later errors differ from the validation part's, so later half widths follow the errors by
+# Later errors differ from those of the validation part. So later half widths follow the errors by
 # quantile tracking (Angelopoulos et al. 2023, Conformal PID control for time series prediction) on
-# the logarithm of the score. A value outside widens the next interval, a value inside narrows it,
-# by amounts that balance at the nominal coverage. The score of a forecast h steps ahead is used
-# only h steps later.
+# the logarithm of the score. A value outside its interval widens the next one, and a value inside
+# narrows it, by amounts that balance at the nominal coverage. The score of a forecast h steps ahead
+# is used only h steps later.
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -39,17 +39,17 @@ Bools = NDArray[np.bool_]
 # between 0 and the first.
 KEPT_LEVELS = (50, *LEVELS, 99)
 
-GAIN = 0.1  # of the tracking
+GAIN = 0.1  # gain of the tracking
 _LONGEST_DELAY = 24  # steps; with longer delays, a smaller gain keeps the widths from swinging
 _SMALLEST = 1e-6  # a width of 0 could not grow
-_SMALLEST_SHARE = 0.01  # of the mean square, for a step's: a few errors may all be near 0
-_NARROWEST = 0.01  # share of the first width: a sensor that stood still may start again
+_SMALLEST_SHARE = 0.01  # least mean square of a step, relative to all: a few errors may be near 0
+_NARROWEST = 0.01  # least share of the first width: a sensor that stood still may start again
 
 
 class Tracked(NamedTuple):
     """Half widths for L levels, K series, n forecasts in time order, H steps ahead.
 
-    at: [L, K, n, H] float32, of each forecast. after: [L, K, H], of one made after all of them.
+    at: [L, K, n, H] float32, for each forecast. after: [L, K, H], for a forecast after all of them.
     """
 
     at: NDArray[np.float32]
@@ -61,16 +61,16 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
 
     present: [K, n, H]. Sample i + 1 begins a step after sample i. levels: percent.
 
-    With the mean square v_h of the n errors at step h and v of all, the scale s_h of a step has
-    log s_h² = (n log v_h + H log v) / (n + H): n forecasts that overlap hold about n / H separate
-    observations of how errors grow with the step, and v counts as one more. Of the errors divided
-    by s_h, q is the quantile of the level and r the root mean square. The shape between them is
-    shrunk to the normal distribution's z · r with the weight of m = level / (100 - level) errors,
-    the fewest that show such a quantile, against N independent errors (`independent_errors`). The
-    half width is s_h · (N · q + m · z · r) / (N + m) · t / z, where t is the quantile of Student's
-    distribution with N degrees of freedom. T / z makes up for a scale that is estimated from N
-    errors, exactly so for normal errors. A client without any present error has the widths of
-    normal errors with the deviation of its series, 1.
+    Let v_h be the mean square of the n errors at step h, and v that of all errors. The scale s_h of
+    a step has log s_h² = (n log v_h + H log v) / (n + H): n forecasts that overlap hold about n / H
+    separate observations of how errors grow with the step, and v counts as one more. Of the errors
+    divided by s_h, let q be the quantile of the level and r the root mean square. The shape is
+    shrunk from q towards the normal distribution's z · r. The latter has the weight of m = level /
+    (100 - level) errors, which are the fewest that show such a quantile, against N independent
+    errors (`independent_errors`). The half width is s_h · (N · q + m · z · r) / (N + m) · t / z,
+    where t is the quantile of Student's distribution with N degrees of freedom. t / z makes up for
+    a scale that is estimated from N errors, exactly so for normal errors. A client without any
+    present error has the widths of normal errors with the deviation of its series, 1.
     """
     from scipy.special import ndtri, stdtrit  # slow to import, and training alone does without it
 
@@ -101,11 +101,11 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
 def independent_errors(errors: Floats, present: Bools) -> Floats:
     """Return how many independent errors [K] tell as much as these dependent ones [K, n, H].
 
-    Errors of one target time count once, so there are T of them. If the correlation of errors at
-    neighbouring times is ρ and falls off as in a first-order autoregression, squared errors
-    correlate by ρ² and T of them tell as much about the spread as T · (1 - ρ²) / (1 + ρ²)
-    independent ones. 1 / (T - 1), the mean of the squared correlation without any dependence, is
-    subtracted from ρ². At least 1.
+    Errors of the same target time count once, which leaves T errors. Let errors at neighbouring
+    times have correlation ρ, which falls off as in a first-order autoregression. Squared errors
+    then correlate by ρ², and T of them tell as much about the spread as T · (1 - ρ²) / (1 + ρ²)
+    independent ones. Even independent errors have a mean squared correlation of 1 / (T - 1), which
+    is subtracted from ρ². The result is at least 1.
     """
     clients, samples, horizon = errors.shape
     times = np.zeros((clients, samples + horizon - 1), dtype=bool)
@@ -127,15 +127,15 @@ def independent_errors(errors: Floats, present: Bools) -> Floats:
 
 
 def _sum(values: Floats) -> Floats:
-    """Return the sums over samples, [K, H] of [K, n, H], added in the order of time.
+    """Return the sums over samples, [K, n, H] → [K, H], added in the order of time.
 
-    A client's sums are thus the same in every cohort, whose longest series decides on n.
+    So a client's sums are the same in every cohort, whatever the length n of its longest series.
     """
     return np.add.accumulate(values, axis=1)[:, -1] if values.shape[1] else values.sum(axis=1)
 
 
 def _quantile(ordered: Floats, count: NDArray[np.integer], level: int) -> Floats:
-    """Return the level's quantile [K] of the first `count` scores in each row, between two scores.
+    """Return the level's quantile [K] of each row's first `count` scores, interpolated.
 
     The k-th smallest of n stands for the share k / (n + 1), and the largest for all shares above.
     """
@@ -153,7 +153,7 @@ def tracked(first: Floats, scores: Floats, judged: Bools, levels: Sequence[int])
     """Update half widths by the scores of forecasts. Sample i + 1 begins a step after sample i.
 
     first: [L, K, H], the half widths of the first judged forecast. scores, judged: [K, n, H]. Only
-    judged values count. levels: percent, rising. The widths rise with them.
+    judged values count. levels: percent, rising. The widths rise with the levels.
     """
     clients, samples, horizon = scores.shape
     ahead = np.arange(horizon)
@@ -193,7 +193,7 @@ def is_half_width(name: str) -> bool:
 def kept_half_widths(
     stored: Mapping[str, float], steps: int, levels: Sequence[int] = LEVELS
 ) -> NDArray[np.float64]:
-    """Return the half widths that a node has stored, [L, steps], NaN if missing.
+    """Return the half widths that a node has stored, [L, steps], or NaN if missing.
 
     levels: percent, from 1 to 99. Between two stored levels the half width rises in proportion to
     the normal distribution's quantile, and below the first stored level from 0.

@@ -29,18 +29,18 @@ COVERAGES = tuple(Metric(f"coverage-{level}") for level in LEVELS)
 WIDTHS = tuple(Metric(f"width-{level}") for level in LEVELS)
 
 
-# The blocks of consecutive steps in a client's test part, see blocks.py. The server gets them of
-# the kept model only: they say on how many days a verdict rests.
+# The blocks of consecutive steps in a client's test part, see blocks.py. The server gets them for
+# the kept model only. They show on how many days a verdict rests.
 MOST_BLOCKS = 32
 STEP_SECONDS, BLOCK_STEPS, FIRST_BLOCK = BLOCK_FACTS = tuple(
     Metric(name, Model.KEPT) for name in ("step-seconds", "block-steps", "first-block")
 )
-LARGEST_COUNT = 2**53  # of whole numbers in a float64
+LARGEST_COUNT = 2**53  # up to here, float64 holds every whole number
 _BLOCK = "mae/block-"
 
 
 def block_metric(number: int) -> Metric:
-    """Return the part of the kept model's test MAE in a block of its test part, 0 … 31."""
+    """Return the kept model's part of the test MAE in one block of its test part, 0 … 31."""
     return Metric(f"{_BLOCK}{number + 1}", Model.KEPT)
 
 
@@ -75,7 +75,7 @@ _KEPT_MODELS = Figure(
     round=Field("kept_test_mse"),
     summary=(_MEAN, _MEDIAN, _WORST),
 )
-# Clients are compared by absolute errors: their ratio is the same in the data's units.
+# Clients are compared by absolute errors, whose ratio is the same in the data's units.
 _KEPT_MAE = Figure(
     of_kept(MAE),
     column=Field("mae", "MAE"),
@@ -113,7 +113,7 @@ WAPE = Figure(
 
 
 def _interval(metric: Metric, title: str = "") -> Figure:
-    """Return the figure of a coverage or a width. title: in the table of all clients."""
+    """Return the figure of a coverage or a width. title: its heading in the table of clients."""
     name = metric.name.replace("-", "_")
     column = Field(name, title, percent_text, only_wide=True)
     return Figure(of_kept(metric), column=column, summary=(Field(name),), jumps=True)
@@ -153,8 +153,8 @@ FORECASTING = TaskMetrics(
     kept_error="MSE",
     error="MAE",
     caption=(
-        "over clients: worst tenth has the mean MSE, MASE is the median and MAE the mean; better "
-        "off: clients with a lower MAE than with their best local model"
+        "over clients: the worst tenth shows its mean MSE, MASE is the median and MAE the mean; "
+        "better off: clients with a lower MAE than with their best local model"
     ),
     inputs=("path", "groups", "calendar", "known", "covariates", "holidays"),
     orders={

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 EVALUATED_AT_ONCE = 2048  # samples per client, to bound the memory of evaluation
 
-LARGEST_ERROR = 1e30  # the sum over any number of clients is still finite
+LARGEST_ERROR = 1e30  # so that the sum over any number of clients is finite
 SMALLEST_DIVISOR = 1e-30
 _DIVISORS = frozenset(metric.name for metric in DIVISORS)
 _SHARES = frozenset(metric.name for metric in COVERAGES)
@@ -68,7 +68,7 @@ class Batch:
     """One training step's samples of the first k clients of a cohort.
 
     inputs: [k, B, …], see `WindowLayout`. augmented: the same, temporally shifted, or None if not
-    requested. targets, present: [k, B, H]. age: [k], how many batches of the client are newer.
+    requested. targets, present: [k, B, H]. age: [k], how many newer batches each client has.
     """
 
     inputs: Tensor
@@ -80,10 +80,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class CohortSamples:
-    """The samples of K clients, padded to the longest client and most batches.
+    """The samples of K clients, padded to the longest client and the largest number of batches.
 
-    Clients stand in falling order of their number of batches, so the clients that still train at
-    step s are the first `active(s)` ones.
+    Clients are in falling order of their number of batches, so the clients that still train at
+    step s are the first `active(s)`.
     """
 
     names: list[str]
@@ -95,11 +95,11 @@ class CohortSamples:
     is_validation: Tensor  # [K, n, H] float
     is_test: Tensor  # [K, n, H] float
     scales: list[Scale]
-    starts: list[int]  # on the source's clock, of each client's first sample
+    starts: list[int]  # the position of each client's first sample on the source's clock
     blocks: list[Blocks]  # of each client's test part
     lengths: list[int]  # samples of each client
     is_young: list[bool]  # see `ClientWindows`
-    train_samples: list[int]  # that each client declares, its weight in sample-weighted means
+    train_samples: list[int]  # as clients declare them, their weights in sample-weighted means
     clients: Sequence[ClientWindows] = ()
     explained: Tensor | None = None  # [K, n, H], what has been taken off the targets
 
@@ -117,8 +117,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @classmethod
     def required_metrics(cls, settings: Settings) -> tuple[Metric, ...]:
-        """Return the metrics, with the kept model's error by block of the test part, and for a
-        horizon of several steps also the MSE of each step."""
+        """Return the metrics, which include the kept model's error in each block of the test part
+        and, for a horizon of several steps, the MSE of each step."""
         steps = settings.data.horizon
         each_step = (step_metric(step) for step in range(steps if steps > 1 else 0))
         return (*super().required_metrics(settings), *each_step, *BLOCK_METRICS)
@@ -173,9 +173,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return window_layout(self.settings.data)
 
     def naive_forecasts(self) -> Tensor:
-        """Return three forecasts that need no training, as weights [3, 1 + Q] of the newest value
-        and of the values at the Q distances: last value, seasonal naive, mean of the last periods.
-        """
+        """Return three forecasts that need no training: the last value, the seasonal naive forecast
+        and the mean of the last periods. They are weights [3, 1 + Q] of the newest value and of the
+        values at the Q distances."""
         data = self.settings.data
         periods = [
             number
@@ -225,8 +225,8 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         return TrainedSeries(client.scale, client.end, client.clock).numbers()
 
     def response(self, client: ClientWindows) -> dict[str, list[Any]]:
-        """Return the numbers of the response that has been taken off the client's series, and the
-        names of the columns that it is to."""
+        """Return the numbers of the response that was taken off the client's series, and the names
+        of the columns that it responds to."""
         if client.response is None:
             return {}
         return {**client.response.numbers(), "columns": list(client.series.columns)}
@@ -277,10 +277,10 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
         generators: Sequence[torch.Generator],
         augmentation_low: float | None = None,
     ) -> Iterator[Batch]:
-        """Yield one epoch: each client's batches in a random order, rows in their phase order.
+        """Yield an epoch: each client's batches in a random order, their rows in order of phase.
 
-        augmentation_low: if given, also make the temporally shifted view (Liu et al. 2022)
-        x̂_k = a·x_k + (1 − a)·x_{k+1}, a ~ U(augmentation_low, 1) drawn per sample.
+        augmentation_low: if given, also yield the temporally shifted view (Liu et al. 2022)
+        x̂_k = a·x_k + (1 − a)·x_{k+1}, with a ~ U(augmentation_low, 1) drawn for each sample.
         """
         counts = samples.batch_counts
         order, _ = shuffled(counts, counts[0], generators)
@@ -409,7 +409,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @torch.no_grad()
     def validation_error(self, parameters: Mapping[str, Tensor], samples: CohortSamples) -> Tensor:
-        """Return the MSE on each client's validation samples, [K], to select models by."""
+        """Return the MSE on each client's validation samples, [K], which selects models."""
         first = _first_judged(samples)
         forecasts = self._forecasts(parameters, samples, first)
         return prediction_loss(
@@ -427,12 +427,12 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
     def judge(
         self, forecasts: Tensor, samples: CohortSamples, first: int = 0
     ) -> dict[Metric, list[float]]:
-        """Return the metrics by client for forecasts [K, n - first, H] of samples from `first` on.
+        """Return each client's metrics for forecasts [K, n - first, H] of samples from `first` on.
 
-        MSE and MAE are on the standardised scale, RMSE and MAE also in the data's units, with the
-        divisors of MASE and WAPE, and the part of the MAE in each block of the test part. For a
-        horizon of several steps there is also the MSE of each step, NaN for a step without any test
-        target. Half widths for later forecasts are added. They stay at the node (`stays`).
+        MSE and MAE are on the standardised scale. RMSE and MAE are also given in the data's units,
+        as are the divisors of MASE and WAPE. The MAE is also split by the blocks of the test part.
+        For a horizon of several steps there is the MSE of each step, NaN for a step without any
+        test target. Half widths for later forecasts, which stay at the node (`stays`), are added.
         """
         error = (forecasts - samples.targets[:, first:]).double()
         validation, test = samples.is_validation[:, first:], samples.is_test[:, first:]
@@ -465,7 +465,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
 
 def window_layout(data: DataSettings) -> WindowLayout:
-    """Return the layout of the samples that `data.windows` builds by these settings."""
+    """Return the layout of the samples that `data.windows` builds with these settings."""
     return WindowLayout(
         data.close_window, len(data.distances), data.horizon, data.period, data.times
     )
@@ -490,7 +490,7 @@ def _blocks_of_client(client: ClientWindows) -> Blocks:
 
 
 def _explained(clients: Sequence[ClientWindows], targets: Tensor) -> Tensor | None:
-    """Return what has been taken off the clients' targets [K, n, H], None if nothing has."""
+    """Return what has been taken off the clients' targets [K, n, H], or None if nothing has."""
     if all(client.explained is None for client in clients):
         return None
     explained = torch.zeros_like(targets)
@@ -515,7 +515,7 @@ def _in_units(samples: CohortSamples, first: int) -> Tensor:
 
 
 def _divisor(sizes: Tensor) -> Tensor:
-    """Return the sizes, with 0 for sizes that are not usable as a divisor."""
+    """Return the sizes, or 0 where a size cannot be used as a divisor."""
     usable = (sizes >= SMALLEST_DIVISOR) & (sizes <= LARGEST_ERROR)
     return torch.where(usable, sizes, 0.0)
 

@@ -34,7 +34,7 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
 
 
 def read(settings: Settings) -> None:
-    """Read the source, for all nodes of this process and of those forked from it."""
+    """Read the source for all nodes of this process and of processes forked from it."""
     read_once(dealt, settings.data, settings.seed)
 
 
@@ -56,9 +56,9 @@ def admission(settings: Settings) -> Admission:
 
 
 def _require_fitting_stages(settings: Settings, stages: Sequence[int]) -> None:
-    """Raise `DataError` if the run cannot train on all stages of clients with so many stages.
+    """Raise `DataError` if the run cannot train on all stages of clients with this many stages.
 
-    This is for stages given by the source. Settings check drawn stages themselves.
+    This is for stages that the source gives. The settings themselves check drawn stages.
     """
     stage_count = max(stages, default=1)
     if stage_count > settings.rounds:

@@ -1,4 +1,4 @@
-"""The metrics of images: accuracies of clients' own, averaged and kept models, and by rule.
+"""The metrics of images: accuracies of clients' own, averaged and kept models, and of rules.
 
 Accuracies are fractions, 0 … 1, in the artefacts and percent on screen. The names are the paper's
 (GLDP, section 5.1): A_glo, A_loc, A_sel.
@@ -13,27 +13,27 @@ from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.tasks.metrics import Field, Figure, TaskMetrics, percent_text
 
 ACCURACY, ERROR = Metric("accuracy"), Metric("validation-error")
-CORRECT, COUNT = "correct", "count"  # test images, right or all, of a stage or a class
+CORRECT, COUNT = "correct", "count"  # numbers of test images: those predicted right, and all
 INFERENCES = ("local-prototypes", "global-prototypes", "head")  # GLDP
 MOST_STAGES, MOST_CLASSES = 9999, 10_000  # they bound a server's memory
 THIRDS = ("many", "medium", "few")
 
 
 def stage_metric(quantity: str, stage: int) -> Metric:
-    """Return the number of test images of a stage, from 0. quantity: `CORRECT` or `COUNT`."""
+    """Return the metric that counts the test images of a stage, from 0. quantity: as in `totals`."""
     return Metric(f"{quantity}/stage-{stage + 1}")
 
 
 def class_metric(quantity: str, label: int) -> Metric:
-    """Return the number of test images of a class. quantity: `CORRECT` or `COUNT`."""
+    """Return the metric that counts a class's test images. quantity: as in `totals`."""
     return Metric(f"{quantity}/class-{label}")
 
 
 @cache
 def totals() -> dict[str, str]:
-    """Return the name of the count of all images by the name of a count, of right answers or all.
+    """Map the name of each count, of right or of all images, to the name of the count of all.
 
-    It has every stage and class that a server accepts, so that no code takes a name apart.
+    The map covers every stage and class that a server accepts, so no code must take a name apart.
     """
     makers = ((stage_metric, MOST_STAGES), (class_metric, MOST_CLASSES))
     return {

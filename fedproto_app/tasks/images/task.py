@@ -35,8 +35,8 @@ from fedproto_app.tasks.images.metrics import (
 )
 from fedproto_app.tasks.labelled import LabelledSamples, LabelledTask, masked_mean
 
-MOST_IMAGES = 1e9  # of a client
-LARGEST_SIDE = 1024  # it bounds a server's memory, as MOST_CLASSES does
+MOST_IMAGES = 1e9  # images of a client
+LARGEST_SIDE = 1024  # of an image; it bounds a server's memory, as MOST_CLASSES does
 
 Rule = Callable[[Tensor], Tensor]  # representations [K, n, D] → predicted classes [K, n]
 
@@ -50,7 +50,7 @@ class CohortImages(LabelledSamples):
 
     stages: list[int]  # the stage of each client, from 0
     trained_stages: list[int]  # the stage of each client's train images, see `trained_stage`
-    tested_stages: int  # the largest number over the clients
+    tested_stages: int  # the largest number of tested stages of a client
     test_stages: Tensor  # [K, m]
 
 
@@ -76,10 +76,10 @@ def fixed_patches(settings: Settings, shape: DataShape, filters: int) -> RandomP
 
 
 def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
-    """Return the stage, from 0, of a client with `stages` stages in a round, counted from 1.
+    """Return the stage, from 0, of a client with this many stages in a round, counted from 1.
 
-    "sequential": the rounds are cut into equal parts, one per stage. "cyclic": the stages take
-    turns (GLDP, Algorithm 1: each of the paper's global rounds goes through all stages).
+    "sequential": the rounds are divided into equal parts, one for each stage. "cyclic": the stages
+    take turns (GLDP, Algorithm 1: each of the paper's global rounds goes through all stages).
     """
     if schedule == "cyclic":
         return (server_round - 1) % stages
@@ -100,7 +100,7 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
 
     @staticmethod
     def longer_fault(settings: Settings) -> str | None:
-        """Return a reason if rounds are divided among several stages, None otherwise."""
+        """Return a reason if the rounds are divided among several stages, else None."""
         partition = settings.data.partition
         one_stage = partition.stages == 1 and partition.scheme != "given"
         chosen = settings.keep != "last" or settings.patience > 0
@@ -163,10 +163,10 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
         return stage_at(server_round, rounds, stages, schedule)
 
     def _tested_stages(self, client: ClientImages, server_round: int) -> int:
-        """Return how many stages the client is tested on: the stages that it has reached.
+        """Return how many stages the client is tested on, which are those that it has reached.
 
-        A source may have test or validation images only in later stages. Then the first stages
-        with such images are included from the start.
+        A source may have test or validation images only in later stages. Then the stages up to the
+        first with such images are included from the start.
         """
         reached = self.stage(client, server_round) + 1
         if self.settings.classification.stage_schedule == "cyclic":
@@ -244,7 +244,7 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
         samples: CohortImages,
         scores: Callable[[Tensor], Tensor],
     ) -> dict[Metric, list[float]]:
-        """Return metrics by the class with the highest score, and by the head.
+        """Return the metrics of predicting the class with the highest score, and by the head.
 
         scores: a function of representations [K, n, D] with results [K, n, C].
         """
@@ -262,11 +262,11 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
         samples: CohortImages,
         rules: Mapping[str, Rule],
     ) -> dict[Metric, list[float]]:
-        """Return metrics of each client, with one encoder and several rules of inference.
+        """Return each client's metrics, for one encoder and several rules of inference.
 
         Every rule gives ``accuracy`` on the test images of all stages so far. The run's rule, "",
-        also gives ``validation-error`` (if there are validation images) and the numbers of right
-        and of all test images of each stage and class.
+        also gives ``validation-error`` (if there are validation images) and, for each stage and
+        class, the numbers of right and of all test images.
         """
         representation = self.test_vectors(parameters, samples)
         hits = {

@@ -46,7 +46,7 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
 
 
 def read(settings: Settings) -> None:
-    """Read the source, for all nodes of this process and of those forked from it."""
+    """Read the source for all nodes of this process and of processes forked from it."""
     read_once(load_sequences, settings.data)
 
 

@@ -1,8 +1,8 @@
 """The metrics of labelled sequences: accuracies, or errors in the data's units.
 
 A client is evaluated with the model that it uses now. If the method shares heads inside clusters,
-it is also evaluated with its own head ("local"). If it uses a mixture or a personal model, it is
-also evaluated with the averaged model ("global").
+the client is also evaluated with its own head ("local"). If the client uses a mixture or a personal
+model, it is also evaluated with the averaged model ("global").
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _metrics(
             "over the evaluated rounds; Rand: index of the clusters against the true ones, mean "
             "over rounds"
         ),
-        # They change how models see the sequences, but not which sequences there are.
+        # These settings change how models see the sequences, but not which sequences there are.
         inputs=("sequences.scaling", "sequences.steps", "sequences.target-scale"),
         more_rounds=(Field("rand_index", "Rand", short_text),),
         more_summary=(

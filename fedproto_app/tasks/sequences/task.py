@@ -1,7 +1,8 @@
 """Tasks on labelled sequences of several dimensions and any length: classes, or a real number.
 
 The supervised methods train an encoder and a linear head together (`represent`, `predict`,
-`loss`). The methods that learn their encoder first fit heads to vectors (`fit_head`, `head_loss`).
+`loss`). The methods that train their encoder first fit heads to its vectors afterwards (`fit_head`,
+`head_loss`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from fedproto_app.tasks.sequences.metrics import (
 )
 from fedproto_app.tasks.task import in_padded
 
-EXAMPLE_STEPS = 16  # of the sequences that a user's module is tried on
+EXAMPLE_STEPS = 16  # length of the sequences on which a user's module is tried
 LARGEST_HEAD = 1e6  # a larger value would dominate its cluster's mean and every similarity
 MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound a server's memory
 
@@ -57,7 +58,7 @@ MOST_DIMENSIONS, MOST_CLASSES = 4096, 10_000  # bound a server's memory
 class CohortSequences(LabelledSamples):
     """The sequences of K clients: [K, n, T, d], zeros after the end of each.
 
-    The first `train_samples` of a client's train sequences have a label, the next `unlabelled` have
+    The first `train_samples` of a client's train sequences have a label. The next `unlabelled` have
     none, and their target is 0.
     """
 
@@ -98,9 +99,9 @@ def _outputs(shape: DataShape) -> int:
 
 
 class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
-    """The base of tasks on sequences, whose subclasses predict classes or real numbers.
+    """The base of tasks on sequences. Its subclasses predict classes or real numbers.
 
-    largest_metric: a client's metrics lie between 0 and this.
+    largest_metric: a client's metrics lie between 0 and this number.
     """
 
     evaluates_local = False
@@ -204,7 +205,7 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
     def inputs_of(
         self, samples: CohortSequences, order: Tensor, generators: Sequence[torch.Generator]
     ) -> Callable[[Tensor, slice], Tensor]:
-        """Return the function that cuts sequences to the longest of their batch."""
+        """Return the function that cuts sequences to the longest one of their batch."""
         longest = samples.lengths.cpu().gather(1, order)  # once, so that no step waits for it
         return lambda values, columns: values[:, :, : int(longest[: len(values), columns].max())]
 
@@ -217,9 +218,9 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
     def guessed(
         self, parameters: Mapping[str, Tensor], samples: CohortSequences, vectors: LabelledVectors
     ) -> LabelledVectors:
-        """Return the train vectors with the classes that the clients' models predict.
+        """Return the train vectors, labelled with the classes that the clients' models predict.
 
-        Only the vectors of unlabelled sequences are present.
+        Only the vectors of unlabelled sequences are marked as present.
         """
         trainable = in_padded(samples.trainable, samples.targets.shape[1], self.device)
         labels = self.predict(parameters, vectors.features).argmax(dim=2)
@@ -269,7 +270,7 @@ class SequenceClassificationTask(SequenceTask):
         samples: CohortSequences,
         scores: Callable[[Tensor], Tensor],
     ) -> dict[Metric, list[float]]:
-        """Return metrics by the class with the highest score.
+        """Return the metrics of predicting the class with the highest score.
 
         scores: a function of representations [K, m, D] with results [K, m, C].
         """
@@ -293,11 +294,12 @@ class SequenceClassificationTask(SequenceTask):
 class SequenceRegressionTask(SequenceTask):
     """Predict a real number for a sequence.
 
-    Models learn the target over ``data.sequences.target-scale``. Errors are in the data's units.
+    Models learn the target divided by ``data.sequences.target-scale``. Errors are in the data's
+    units.
     """
 
     metrics = NUMBERS
-    largest_metric = 1e30  # the sum over any number of clients is still finite
+    largest_metric = 1e30  # so that the sum over any number of clients is finite
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:

@@ -134,7 +134,7 @@ def test_images_in_one_part_get_a_test_part(tmp_path: Path) -> None:
         ({"y_test": np.array(["9", "10"])}, "y_train holds int64, y_test <U2"),
         (TEXTS | {"classes": np.array(["cow"])}, "y_train has class 'ant', 'classes' has not"),
         ({"y_test": np.array([9, 3])}, "class '3' has test images but no train image"),
-        ({"client_train": np.array([1, 2, 3])}, "client_train alone; both splits need it or none"),
+        ({"client_train": np.array([1, 2, 3])}, "client_train is given for one split only; both"),
         (
             {"client_train": np.array([1, 2]), "client_test": np.array([1, 2])},
             "array 'client_train' has 2 values for 3 images",

@@ -104,7 +104,7 @@ def test_a_split_of_its_own(tmp_path: Path) -> None:
         ),
         (SPLITS, {"y_test": np.array(["1", "1", "2"])}, "y_train holds int64, y_test <U1"),
         (SPLITS, {"x_test": np.ones((3, 5, 2))}, r"sequence 2 has shape \(5, 2\), expected \[T, 1"),
-        (SPLITS, {"client_test": np.array([1, 1, 1])}, "client_test alone"),
+        (SPLITS, {"client_test": np.array([1, 1, 1])}, "client_test is given for one split only"),
     ],
 )
 def test_bad_archives(tmp_path: Path, arrays: Any, changes: dict[str, Any], message: str) -> None:

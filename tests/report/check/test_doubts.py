@@ -191,7 +191,7 @@ def test_intervals_of_few_days_are_doubted_only_where_a_period_is_a_day() -> Non
     series = ClientSeries("a", wave(24, 72 + 710, noise=0.5), clock=HOURLY)
     [line] = doubts_about_series([series], settings)
     assert line.startswith("a: too little history for 95% intervals")
-    assert "a validation part of 3.0 days" in line
+    assert "a validation part of only 3.0 days" in line
     longer = dataclasses.replace(series, values=wave(24, 72 + 720, noise=0.5))
     daily = dataclasses.replace(series, clock=DAILY)
     without_clock = dataclasses.replace(series, clock=None)
@@ -214,7 +214,7 @@ def test_what_series_lack_is_said_from_a_threshold_on() -> None:
         ClientSeries("empty", np.empty(0)),
     ]
     lines = doubts_about_series(series, settings)
-    assert lines[0].startswith("old: the last value is up to 72 steps older")
+    assert lines[0].startswith("old: the last value, from which a forecast starts, is up to 72")
     assert lines[1].startswith("short: up to 201 steps shorter")
     assert lines[2].startswith("gappy: up to ")
     assert len(lines) == 3

@@ -132,7 +132,8 @@ def test_equal_pictures_of_several_methods_are_drawn_once(tmp_path: Path) -> Non
     words = page_of(*runs).words
     assert sum(word.endswith(": 2 clients") for word in words) == 2
     assert re.search(
-        r"(kindred \(federated\): the same as fuels|fuels: the same as kindred \(federated\))\.",
+        r"with (kindred \(federated\) is the same as with fuels|"
+        r"fuels is the same as with kindred \(federated\))\.",
         " ".join(words),
     )
 

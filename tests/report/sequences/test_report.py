@@ -190,7 +190,7 @@ def test_the_table_of_a_run_describes_the_clusters() -> None:
     assert REPORTS[CLASSES].run_rows(figures | {"keep": "best-validation"})[-4:] == [
         ("clusters, last round", "3"),
         ("Rand index, last / mean of all rounds", "0.5 / 0.5"),
-        ("the true clusters from round (after the encoder's)", "never"),
+        ("clusters true since round (encoder's rounds not counted)", "never"),
         ("forgetting factor α, mean of all rounds", "0.25"),
     ]
 

@@ -168,13 +168,13 @@ def _changed(arrays: Arrays, change: Callable[[NDArray[np.float32]], Any]) -> Ar
         (lambda path, good: _changed(good, lambda a: a * np.nan), "{name} holds NaN"),
         (lambda path, good: {**good, "head.weight": good[max(good)]}, "head.weight is {shape}"),
         (lambda path, good: drawn_encoder(path, **{"encoder.output-dim": 12}), "float32 [12"),
-        (lambda path, good: drawn_encoder(path, **{"encoder.blocks": 4}), "is expected"),
+        (lambda path, good: drawn_encoder(path, **{"encoder.blocks": 4}), "dimensions need"),
         (
             lambda path, good: {
                 name: value.numpy()
                 for name, value in task_of(path, method="fedavg").initial_parameters().items()
             },
-            "is expected",
+            "dimensions need ",
         ),
     ],
     ids=["missing", "float64", "nan", "more", "wider", "deeper", "supervised"],
@@ -184,11 +184,11 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, make: Any, reason: str
     file = tmp_path / "encoder.safetensors"
     save_file(make(tmp_path, good), file)
     shape = f"float32 {list(good[max(good)].shape)}"
-    expected = f"by [encoder] and data with 3 dimensions {shape} is expected"
+    expected = f"[encoder] and data with 3 dimensions need {shape}"
     message = error_message(tmp_path, file)
     assert reason.format(name=max(good), shape=shape, expected=expected) in message
     if reason == "float32 [12":
-        assert "by [encoder] and data with 3 dimensions float32 [10" in message
+        assert "[encoder] and data with 3 dimensions need float32 [10" in message
 
 
 def test_the_file_is_no_longer_needed_once_the_run_has_begun(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_a_client_with_vectors_that_are_not_finite_costs_no_other_client(node: S
     before = vectors_of(node.represented("b"), "b")
     node.use(replace(A, test=replace(A.test, values=values)), B)
     shard_of_vectors = node.represented("ab", {})
-    reason = "the encoder makes NaN or infinite values of its sequences"
+    reason = "the encoder turns its sequences into NaN or infinite values"
     assert shard_of_vectors.absent(["a", "b", "c"]) == {"a": reason, "c": "no test sequence"}
     assert np.array_equal(vectors_of(shard_of_vectors, "b"), before)
     assert [path.parent.name for path in node.folder.rglob("vectors.*")] == ["c-b"]

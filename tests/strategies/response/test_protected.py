@@ -135,7 +135,7 @@ def test_a_row_longer_than_clip_and_noise_is_refused() -> None:
         ({"scales": "temperature 10"}, "expected a name, a mean and a deviation"),
         ({"scales": "temperature 10 0"}, "a deviation above 0"),
         ({"scales": "10 8"}, "expected a name"),
-        ({"sharing": "none", "columns": "public"}, "and .columns have no effect"),
+        ({"sharing": "none", "columns": "public"}, "and response.columns have no effect"),
     ],
 )
 def test_impossible_settings(response: dict[str, str], message: str) -> None:
