@@ -246,7 +246,7 @@ def shortened_mean(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
 
 
 def middle_of_members(members: Tensor, flat: Tensor, middle: Middle) -> Tensor:
-    """Return the middle of each client's member rows, [K, D], or zeros without members.
+    """Return for each client the middle of its members' rows, [K, D], or zeros without members.
 
     members: [K, N] bool. flat: [N, D].
     """

@@ -357,7 +357,7 @@ def test_a_run_cannot_choose_a_sites_clients_or_columns() -> None:
         (
             Site(),
             {},
-            "only in a simulation, .*: the clients of a community see each other's values",
+            "only in a simulation, .*: the clients of a community see each other's",
         ),
         (
             Site(partition_id=0),  # nor does a node with a part of one data set read the run's file

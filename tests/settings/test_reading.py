@@ -223,7 +223,7 @@ def test_known_columns_do_not_go_with_every_run() -> None:
         settings_from({**columns, "method": "fcgcn"})
     noise = {"privacy.mechanism": "gaussian", "privacy.noise-multiplier": 1.0}
     private = settings_from({**columns, **noise, "method": "fedavg"})
-    with pytest.raises(SettingsError, match="or send nothing with response.sharing = 'none'"):
+    with pytest.raises(SettingsError, match=r"or send nothing with response\.sharing = 'none'"):
         privacy_plan(private)
     alone = {**columns, **noise, "method": "fedavg", "response.sharing": "none"}
     assert privacy_plan(settings_from(alone))

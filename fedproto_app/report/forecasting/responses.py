@@ -207,7 +207,7 @@ def _data(values: Vector, lines: Sequence[Line]) -> Line:
 
 
 def _effects(clients: _Clients, place: int) -> DotRow:
-    """Return a dot per client: what a column of 0 and 1 changes where it is 1 instead of 0."""
+    """Return a dot per client: how much its forecast changes if the column is 1 instead of 0."""
     ends = np.array([0.0, 1.0])
     curves = np.array([clients.curve(r, place, ends) for r in clients.by_client.values()])
     values = curves[:, 1] - curves[:, 0]

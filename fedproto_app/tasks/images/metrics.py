@@ -20,7 +20,7 @@ THIRDS = ("many", "medium", "few")
 
 
 def stage_metric(quantity: str, stage: int) -> Metric:
-    """Return the metric that counts the test images of a stage, from 0. quantity: as in `totals`."""
+    """Return the metric that counts the test images of stage 0, 1, …. quantity: as in `totals`."""
     return Metric(f"{quantity}/stage-{stage + 1}")
 
 
