@@ -271,8 +271,8 @@ def levelled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit(gram: Tensor, moment: Tensor, relative: float = _RIDGE) -> Tensor:
-    """Return each client's fit [..., H, d], from the float64 matrices A [..., H, d, d] and XᵀY
-    [..., H, d, 1]. relative: the ridge as a multiple of the mean square."""
+    """Return each client's fit [..., H, d], from the float64 matrices A = XᵀX [..., H, d, d]
+    and XᵀY [..., H, d, 1]. relative: the ridge as a multiple of the mean of A's diagonal."""
     mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(dim=(-2, -1)).clamp(min=1e-30)
     ridge = relative * mean_square[..., None, None, None] * torch.eye(gram.shape[-1]).double()
     return solve(gram + ridge, moment, 1e-30)[..., 0]

@@ -77,7 +77,7 @@ class AuditLog:
 
 
 class Entry(NamedTuple):
-    """What every line says. previous: the hash of the line before, or None if it is missing."""
+    """What every line says. previous: the hash of the line before, None if the line lacks it."""
 
     time: str
     event: str

@@ -235,7 +235,7 @@ def write_report(
 ) -> None:
     """Write a page on finished runs, completely or not at all.
 
-    notes: further notes on what was done to the data, besides the runs' own. Runs that differ only
+    notes: what was done to the data, in addition to the notes of the runs. Runs that differ only
     in their seed share a row, as in a comparison. Each question has its own part of the page. For
     example, all runs on one dataset and horizon answer one question.
     """
