@@ -17,8 +17,9 @@ class KindredSettings(Section):
 
     sharing: Literal["kin", "common", "groups", "random", "none"] = setting(
         "kin",
-        "whose data support a client's: similar clients', everybody's, everybody's and [its "
-        "group's](closed-forms.md#groups), random clients' (a control), or nobody's",
+        "whose data support a client's own: similar clients' (`kin`), everybody's (`common`), "
+        "everybody's and [its group's](closed-forms.md#groups) (`groups`), random clients' as a "
+        "control, or nobody's",
     )
     features: CountOrZero = setting(100, "random waves at each of two scales (0: linear)")
     temperature: Positive = setting(
