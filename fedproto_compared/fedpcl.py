@@ -81,8 +81,7 @@ class FedPclSettings(Section):
     )
     inference: Literal["prototypes", "head"] = setting(
         "head",
-        "what predicts classes: the head, or the most similar prototype. The head always "
-        "predicts series",
+        "what predicts classes: the head, or the most similar prototype",
     )
 
 

@@ -43,8 +43,7 @@ class FedProtoSettings(Section):
     prototype_weight: NonNegative = setting(1.0, "weight of the prototypes in the loss (λ)")
     inference: Literal["prototypes", "head"] = setting(
         "prototypes",
-        "what predicts classes: the nearest global prototype, or the head. The head always "
-        "predicts series",
+        "what predicts classes: the nearest global prototype, or the head",
     )
 
 

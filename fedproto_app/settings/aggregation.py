@@ -44,7 +44,7 @@ class AggregationSettings(Section):
         "others](robust.md#what-nodes-declare), although they may be honest",
     )
     most_megabytes: Count = setting(
-        4096, "most server memory for the models of a round. A run that needs more stops"
+        4096, "limit on the server's memory for the models of a round. A run that needs more stops"
     )
     secure: bool = setting(
         False,
@@ -61,8 +61,7 @@ class AggregationSettings(Section):
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
         24,
-        "fractional bits of a masked value. With N nodes, each may send values up to ±2^(63 − "
-        "bits)/N",
+        "fractional bits of a masked value. More bits allow only smaller values",
     )
 
     @model_validator(mode="after")
@@ -111,8 +110,8 @@ class PrivacySettings(Section):
     )
     noise_multiplier: NonNegative = setting(
         0.0,
-        "σ: the noise's deviation, divided by the most that one unit can change (0: from "
-        "`epsilon`)",
+        "σ: the noise's deviation, divided by the most that one unit can change (0: computed "
+        "from `epsilon`)",
     )
     epsilon: NonNegative = setting(
         0.0, "ε of all planned rounds together. σ is computed from it (0: σ is given)"

@@ -133,8 +133,8 @@ class PartitionSettings(Section):
     alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(
         0,
-        "train images per client and stage. Clients may then hold the same image (0: all, each "
-        "at one client)",
+        "train images per client and stage. Clients may then hold the same image (0: all images, "
+        "each at one client)",
     )
     validation_share: ShareOrZero = setting(
         0.05, "share of the train images held out for validation"
@@ -142,7 +142,7 @@ class PartitionSettings(Section):
     reserve_per_class: CountOrZero = setting(
         0,
         "train images of each class that `fedic`'s server keeps. Use the same number for all "
-        "methods",
+        "compared methods",
     )
     test_ratio: Positive = setting(0.2, "test images per train image. Validation has as many")
     test_mix: Literal["own", "everybody"] = setting(
@@ -320,8 +320,8 @@ class DataSettings(Section):
     )
     client_column: NameList = setting(
         "",
-        "the column of clients' names, or several to join, such as `store,item` (default: a name "
-        "like `unique_id`)",
+        "the column of clients' names, or several to join, such as `store,item` (default: one "
+        "with a name like `unique_id`)",
         NAMES,
     )
     unfold: ColumnRange = setting(

@@ -44,7 +44,7 @@ class ModelSettings(Section):
 
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = setting(
         256,
-        "length of the representation (d_r, or d of the small CNN). ResNet-18 always has 512",
+        "length of the representation (d_r or d). ResNet-18 always has 512",
     )
     image_encoder: Literal["small-cnn", "resnet18"] = setting("small-cnn", "encoder of images")
     width: Annotated[int, Field(ge=4, multiple_of=4)] = setting(
@@ -121,7 +121,7 @@ class EncoderSettings(Section):
 
     path: str = setting(
         "",
-        "trained encoder (a file or run folder) to use instead of phase 1, which trains one",
+        "file or run folder of a trained encoder. Phase 1, which trains one, is then skipped",
         "a path",
     )
     rounds: CountOrZero = setting(

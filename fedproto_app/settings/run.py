@@ -74,11 +74,11 @@ class NodesSettings(Section):
     )
     maximum_clients: Count = setting(
         20_000,
-        "most clients of all nodes that ever connected",
+        "limit on the clients of all nodes that ever connected",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
-        "most clients of one deployed node (0: a quarter of `maximum-clients`)",
+        "limit on the clients of one deployed node (0: a quarter of `maximum-clients`)",
     )
     bind_names: bool = setting(
         True,
@@ -225,7 +225,8 @@ class Settings(Section):
     )
     method_settings: SerializeAsAny[Section] = Field(
         default=Section(),
-        description="for `flwr run`: the method's table, such as `[fuels]`, [as one text](#the-methods-table)",
+        description="for `flwr run`: the method's table, such as `[fuels]`, [as one "
+        "text](#the-methods-table)",
         json_schema_extra={"allowed": "what the method's record declares"},
     )
     data: DataSettings = DataSettings()

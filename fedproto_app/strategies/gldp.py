@@ -48,12 +48,10 @@ class GldpSettings(Section):
 
     encoder_epochs: Count = setting(
         10,
-        "epochs that train the encoder µ with the head ν frozen (t). They replace `local-epochs`",
+        "epochs that train the encoder µ with the head ν frozen (t)",
     )
     head_epochs: Count = setting(20, "later epochs that train ν with µ frozen (s)")
-    balance: ShareOrEither = setting(
-        0.5, "weight of local against global prototypes (λ). At 1 only local prototypes count"
-    )
+    balance: ShareOrEither = setting(0.5, "weight of local against global prototypes (λ)")
     memory: ShareOrEither = setting(0.5, "weight of the old prototypes in the moving averages (β)")
     relations: bool = setting(True, "if false, ablation without prototype losses")
     local_relation: Literal["embedding", "prediction"] = setting(
@@ -67,7 +65,7 @@ class GldpSettings(Section):
     )
     inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
         "local-prototypes",
-        "what predicts for the main accuracies. All three are reported",
+        "what predicts for the main accuracies",
     )
 
 

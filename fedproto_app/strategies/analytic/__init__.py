@@ -29,8 +29,8 @@ class AnalyticSettings(Section):
     )
     penalty: Positive = setting(
         1.0,
-        "penalty of the solution for all clients. For classes [the data scale "
-        "it](closed-forms.md#classifier)",
+        "penalty of the solution for all clients. For classes it is "
+        "[scaled](closed-forms.md#classifier)",
     )
     weakest: Positive = setting(
         0.01,

@@ -24,8 +24,7 @@ class KindredSettings(Section):
     features: CountOrZero = setting(100, "random waves at each of two scales (0: linear)")
     temperature: Positive = setting(
         0.5,
-        "how far similarity reaches, as a multiple of the median divergence. Equal weights are "
-        "tried too",
+        "how far similarity reaches, as a multiple of the median divergence",
     )
     eta: Positive = setting(0.2, "trust in validation samples (η). 1 takes them as independent")
     smallest_penalty: Positive = setting(1e-4, "smallest penalty λ tried")
