@@ -80,7 +80,8 @@ class FedAlaSettings(Section):
     rate: Positive = setting(1.0, "learning rate of the mixing weights (η)")
     threshold: Positive = setting(
         0.1,
-        "the first training of the weights ends when ten epochs' losses deviate by less than this",
+        "the first training of the weights ends when the losses of ten epochs deviate by less "
+        "than this",
     )
 
 

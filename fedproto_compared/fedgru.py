@@ -205,14 +205,14 @@ def _assigned(points: Points, centres: Points, smallest: int) -> tuple[Labels, f
 class FedGruSettings(Section):
     """``[fedgru]``: organisations of several clients, and models of clusters of organisations."""
 
-    layers: Count = setting(2, "GRUs on top of each other")
+    layers: Count = setting(2, "number of stacked GRUs")
     hidden: Count = setting(50, "width of each GRU")
     organisations: CountOrZero = setting(
         10, "groups of clients with neighbouring names (0: the communities of the graph)"
     )
     clusters: Annotated[int, Field(ge=1, le=4)] = setting(
         2,
-        "clusters of nearby organisations in the graph, each with a model (C)",
+        "clusters of organisations that are close in the graph. Each has a model (C)",
     )
     smallest: Count = setting(1, "smallest number of organisations in a cluster")
 

@@ -66,21 +66,22 @@ class FedPclSettings(Section):
 
     prototypes: Literal["single", "multiple"] = setting(
         "single",
-        "contrast with the clients' mean prototypes, or with everybody's, which are sent to all",
+        "what to contrast with: the clients' mean prototypes, or every client's own, which all "
+        "clients then receive",
     )
-    temperature: Positive = setting(0.07, "temperature (τ)")
+    temperature: Positive = setting(0.07, "the contrast's temperature (τ)")
     contrast_weight: NonNegative = setting(
         1.0, "weight of the contrast relative to the prediction (γ)"
     )
     supervised: bool = setting(
-        True, "false: rounds train with the contrast alone, and only fine-tuning uses targets"
+        True, "if false, rounds train with the contrast alone, and only fine-tuning uses targets"
     )
     fine_tune_epochs: CountOrZero = setting(
         1, "epochs of the head before evaluation, with the encoder frozen"
     )
     inference: Literal["prototypes", "head"] = setting(
         "head",
-        "the head or the most similar prototype predicts classes. The head always predicts series",
+        "what predicts classes: the head, or the most similar prototype",
     )
 
 

@@ -40,13 +40,10 @@ from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 class FedProtoSettings(Section):
     """``[fedproto]``."""
 
-    prototype_weight: NonNegative = setting(
-        1.0, "weight of the prototypes (λ, 1 in Tan et al. 2022)"
-    )
+    prototype_weight: NonNegative = setting(1.0, "weight of the prototypes in the loss (λ)")
     inference: Literal["prototypes", "head"] = setting(
         "prototypes",
-        "the nearest global prototype or the head predicts classes. The head always "
-        "predicts series",
+        "what predicts classes: the nearest global prototype, or the head",
     )
 
 

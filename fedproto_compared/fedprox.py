@@ -30,7 +30,7 @@ from fedproto_compared.common.proximal import ProximalContext, proximal_term
 class FedProxSettings(Section):
     """``[fedprox]``."""
 
-    proximal_mu: NonNegative = setting(0.01, "proximal weight (µ, 0.001 … 1 in Li et al. 2020)")
+    proximal_mu: NonNegative = setting(0.01, "weight of the proximal term (µ)")
 
 
 class FedProxLearner(KernelTrained, Learner[ProximalContext, AnyTask]):

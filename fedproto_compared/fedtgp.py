@@ -123,9 +123,7 @@ def _distances(first: Tensor, second: Tensor) -> Tensor:
 class FedTgpSettings(Section):
     """``[fedtgp]`` (docs: compared.md)."""
 
-    prototype_weight: NonNegative = setting(
-        1.0, "weight of the prototypes (λ, 10 in the authors' script)"
-    )
+    prototype_weight: NonNegative = setting(1.0, "weight of the prototypes in the loss (λ)")
     margin_threshold: NonNegative = setting(100.0, "largest adaptive margin (τ)")
     server_epochs: Count = setting(
         100, "epochs per round that train the prototypes at the server (S)"

@@ -44,7 +44,7 @@ class KnnPerSettings(Section):
 
     most_samples: Annotated[int, Field(ge=1, le=MOST_REMEMBERED)] = setting(
         1000,
-        "most train samples that a client remembers, drawn once if it has more",
+        "most train samples that a client remembers",
         f"1 … {MOST_REMEMBERED:,}",
     )
 

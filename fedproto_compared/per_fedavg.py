@@ -64,10 +64,13 @@ def _first_clients(batch: Any, count: int) -> Any:
 class PerFedAvgSettings(Section):
     """``[per-fedavg]``."""
 
-    step_size: NonNegative = setting(0.01, "size of the step on a client's own data (α). 0: FedAvg")
+    step_size: NonNegative = setting(
+        0.01, "size of the step on a client's own data (α). 0 gives FedAvg"
+    )
     gradient: Literal["first-order", "exact"] = setting(
         "first-order",
-        "gradient of the loss after that step. `exact` includes the Hessian, at twice the cost",
+        "gradient of the loss after that step. `exact` includes the Hessian and costs twice as "
+        "much",
     )
 
 

@@ -50,9 +50,7 @@ class PFedMeSettings(Section):
     outer_step: ShareOrOne = setting(
         0.1, "step of w towards the personal model after each batch (η·λ)"
     )
-    server_step: Positive = setting(
-        1.0, "weight of the clients' mean in the new shared model (β), which may exceed 1"
-    )
+    server_step: Positive = setting(1.0, "weight of the clients' mean in the new shared model (β)")
 
 
 class InnerAndOuterSteps(CohortOptimizer):

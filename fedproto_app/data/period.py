@@ -62,7 +62,7 @@ def period_of(series: Sequence[ClientSeries]) -> tuple[int, str]:
 
 
 def weeks_repeat(series: Sequence[ClientSeries], period: int) -> bool:
-    """Return whether values resemble those a week before. A period must be a day.
+    """Return whether values resemble those a week before, for series whose period is a day.
 
     For each client, the mean squared difference of values seven days apart is divided by the
     average of this figure for six and for eight days. The median of the clients' ratios must be

@@ -537,7 +537,7 @@ def _holds_texts(column: Series) -> bool:
 class FrameFile(TableFile):
     """A table in a pandas frame, for formats whose files pandas reads as a whole.
 
-    frame: if the head is given, its columns and rows are numbered. where: the file's name in
+    frame: if a head is given, its columns and rows must have numbers. where: the file's name in
     messages. The memory that the frame takes is not limited here.
     """
 

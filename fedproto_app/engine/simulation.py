@@ -51,7 +51,7 @@ class WorkerGrid(EngineGrid):
     """A grid of nodes that run in the first workers of a pool.
 
     Normally a node belongs to one worker. If there are more workers than nodes, several work for
-    the same node, each on some cohorts of an order. Their parts are put together here.
+    the same node, each on some of the cohorts of its order. Their replies are joined here.
     """
 
     def __init__(self, pool: WorkerPool, nodes: int, workers: int) -> None:

@@ -1,4 +1,4 @@
-"""Choose the device that a node computes on, set its precision, and tell its memory."""
+"""Choose the device that a node computes on, set its precision, and report its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def torch_device(name: str, number: int = 0) -> torch.device:
 
 
 def gpus(name: str) -> int:
-    """Return how many GPUs processes with this `device` setting share: all, 1, or 0 for a CPU.
+    """Return how many GPUs the processes with this `device` setting share: all, 1, or 0 for a CPU.
 
     Raises `SettingsError` for a GPU that the machine does not have.
     """

@@ -1,4 +1,4 @@
-"""Find a node's name for messages to its operator, its state folder in a run, and its secrets.
+"""Find a node's state folder in a run, its secrets, and its name in messages to its operator.
 
 The secrets are for the node's noise and its signatures. No run and no server learns them.
 """

@@ -1,8 +1,8 @@
 """Do a node's side of masked sums: keep its secrets in the current sum, and refuse bad requests.
 
 A sum has four or five steps (docs/secure-sum.md). The node's process may end between two steps, so
-its secrets lie in a file. The file holds only the newest sum and never leaves the node. A node
-sends one masked vector per sum, and its shares for one list of survivors. It reveals shares of
+its secrets lie in a file, which holds only those of the newest sum and never leaves the node. A
+node sends one masked vector per sum, and its shares for one list of survivors. It reveals shares of
 private keys only if enough nodes have signed the same list. Nobody can thus get two vectors under
 the same masks, or both the seed and the private key of one node.
 

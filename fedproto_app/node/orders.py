@@ -122,7 +122,7 @@ def _series_of(shard: Shard) -> list[ClientWindows]:
 
 
 class Part(NamedTuple):
-    """This process's number among the processes of the node, of which there is usually one."""
+    """This process's number among the node's processes. Usually there is only one process."""
 
     number: int = 0
     total: int = 1
@@ -138,7 +138,7 @@ def carry_out_part(
 ) -> list[Reply]:
     """Carry out this process's part of the order. Return its cohorts' replies, to be merged.
 
-    session: the session of the masked sum, if the results leave the node only as part of one.
+    session: the session of the masked sum, if results leave the node only in such a sum.
     """
     start = time.monotonic()
     error: str | None = None
@@ -348,7 +348,7 @@ def require_admitted(settings: Settings, site: Site) -> None:
 
 
 def require_allowed(settings: Settings, site: Site) -> None:
-    """Refuse a method that this site cannot run, or that reveals more than its file allows."""
+    """Refuse methods that this site cannot run, or that reveal more than the site's file allows."""
     plan = privacy_plan(settings)
     site.privacy.require(settings.privacy, plan.noise_multiplier if plan else None)
     in_sums = plan is not None and settings.aggregation.secure

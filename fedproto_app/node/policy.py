@@ -67,7 +67,7 @@ class SumPolicy(Section):
 class Limits(Section):
     """``[limits]``: the most that a run may ask for. None means no limit.
 
-    epochs, steps: the largest value of every setting that counts them. seconds: for one order.
+    epochs, steps: the largest value of any setting for their number. seconds: for one order.
     memory_mb: of the process that carries out an order. message_mb: of an order, and of its reply.
     orders_an_hour: over all runs. least_periods: the length, in periods, of the blocks of a series
     on which clients train (`windows.block_of`). With 0 they train on any part of it. least_samples:
@@ -125,8 +125,8 @@ def require_within(settings: Settings, limits: Limits) -> None:
 
 
 def require_masks(settings: Settings, least: int) -> None:
-    """Refuse a run without masked sums, with sums of fewer nodes, or whose required share of nodes
-    is so small that a lying server could split them. If least is 0, refuse no run."""
+    """Refuse a run without masked sums, with sums of fewer than `least` nodes, or with so small a
+    required share of nodes that a lying server could split them. If `least` is 0, refuse no run."""
     run = settings.aggregation
     if not least:
         return
@@ -148,7 +148,7 @@ def require_masks(settings: Settings, least: int) -> None:
 
 
 def _counted_settings(settings: Settings) -> Iterator[tuple[str, Section]]:
-    """Yield the tables of a run's settings that determine the work, each with its prefix."""
+    """Yield the tables of settings that determine a run's amount of work, each with its prefix."""
     method = method_named(settings.method)
     yield "", settings
     yield f"{method.table_name}.", settings.method_settings

@@ -1,19 +1,19 @@
 """Make the values that leave a node differentially private: clip, add noise, enter in the ledger.
 
-Each client is protected separately, before the node forms its mean or any sum. It is protected from
-the server, from other nodes, and from everyone who reads their results. The client's own node has
-its data and is trusted.
+Each client's values are protected separately, before the node forms a mean or a sum. They are
+protected from the server, from other nodes, and from everyone who reads their results. The client's
+own node has the client's data and is trusted.
 
 In a masked sum the node adds no noise to a single client's values. Instead it adds its share of the
 noise that the total of all clients needs, drawn from the system's randomness
-(`trust/discrete_noise.py`). A sum that is formed again gets new noise and is counted again.
+(`trust/discrete_noise.py`). A sum that is formed again gets new noise and is entered again.
 
 Otherwise the noise depends on the node's secret, on the order, and on the values to hide. An order
 that is repeated after a crash thus gets the same reply, which reveals nothing more. A server that
 repeats a round with another model gets independent noise. If the noise did not depend on the
-values, the server could subtract the two replies. If it did not depend on the order, the server
-would see that two different orders had the same result. In a simulation the noise depends on seed,
-client and round, so it is the same on any number of nodes and protects nobody.
+values, the server could remove it by subtracting the two replies. If it did not depend on the
+order, the server would see that two different orders had the same result. In a simulation the noise
+depends on seed, client and round, so it is the same on any number of nodes and protects nobody.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Protection:
         return hidden({n: finite(array) for n, array in client_values.items()}, bound * moved)
 
     def _key(self, hidden: _Hidden, client: str, server_round: int, order_digest: bytes) -> bytes:
-        """Return the secret key of the noise, which differs for all other values and orders."""
+        """Return the noise's secret key. Any other values or order have a different key."""
         texts = (client, str(server_round), hidden.kind, *hidden.values)
         parts = [text.encode() for text in texts]
         if self._ledger is not None:
@@ -248,7 +248,7 @@ def _noised(hidden: _Hidden, key: bytes) -> dict[str, Values]:
 def _put(
     outgoing: Contribution, row: int, order: Order, hidden: _Hidden, noised: Mapping[str, Values]
 ) -> None:
-    """Replace the true values by these. Outside of masked sums they are rounded to float32."""
+    """Replace true values by noised ones. Outside of masked sums these are rounded to float32."""
     for name, value in noised.items():
         if hidden.kind == "step":
             outgoing.model[name][row] = torch.from_numpy(order.guidance.arrays[name] + value)

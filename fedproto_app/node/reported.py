@@ -1,8 +1,8 @@
 """Decide what a node reports about its clients besides arrays: losses, errors, sample counts.
 
-With `privacy.metrics` a run chooses that nodes report everything, nothing, or only the errors by
-which models are chosen and ranked, with noise (`trust/noised_errors.py`). The node itself chooses
-the models to keep by the exact errors.
+`privacy.metrics` says whether a run's nodes report everything, nothing, or only, with noise, the
+errors by which models are chosen and ranked (`trust/noised_errors.py`). The node itself chooses the
+models to keep by the exact errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Reporting:
         self._errors = None if plan is None else NoisedErrors.planned(plan, task, required)
 
     def applied(self, reply: Reply, order: Order) -> Reply:
-        """Remove all that the server must not learn from the reply, in place, and return it."""
+        """Remove from the reply, in place, all that the server must not learn. Return the reply."""
         evaluated = reply.metrics if reply.kept_rounds else {}
         reply.losses, reply.metrics, reply.kept_rounds = {}, {}, []
         if not self._counts_samples:

@@ -177,8 +177,8 @@ class Site(Section):
     def _lends(self, run: DataSettings) -> dict[str, object]:
         """Return the settings for the columns known in advance that the run wants.
 
-        They are read from the site's files. Raises `SettingsError` for a column that the site's
-        file does not lend.
+        The columns are read from the site's files. Raises `SettingsError` for a column that the
+        site's file does not lend.
         """
         if run.covariates and not run.known:
             raise SettingsError(

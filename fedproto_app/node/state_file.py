@@ -118,7 +118,7 @@ class StateFile:
         return database
 
     def _is_new(self, database: sqlite3.Connection) -> bool:
-        """Return whether the database is empty. Another program's raises `FedProtoError`."""
+        """Return whether the database is empty. Raise `FedProtoError` for another program's."""
         [application], [version] = (
             database.execute(f"PRAGMA {name}").fetchone()
             for name in ("application_id", "user_version")

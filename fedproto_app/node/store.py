@@ -15,7 +15,7 @@ written at once, and are read from the file.
 
 At least two states of each client stay in the file, and so does every state from which the server
 may resume (`rounds_needed`). The server's newest checkpoint may be one round behind the nodes. If
-this checkpoint is damaged, the previous one may be two rounds behind.
+it is damaged, the server uses the one before, which may be two rounds behind.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class ClientStore:
         """lasting: the process works for the whole run, so states wait for `flush`.
 
         limit: the bytes of states that may wait in memory. clients: the number of the node's
-        clients. It is needed to see beforehand that not all states can wait, which are then written
-        at once. device_limit: the bytes of states that may stay on the device where they were made.
+        clients. It tells beforehand whether all states can wait. If not, they are written at once.
+        device_limit: the bytes of states that may stay on the device where they were made.
         """
         self._folder, self._file = folder, StateFile(folder)
         self._limit, self._lasting = limit, lasting
@@ -144,7 +144,7 @@ class ClientStore:
         self._write()
 
     def read_states(self, clients: Sequence[str], upto: int) -> list[StoredStates]:
-        """Return the clients' newest states of rounds ≤ `upto`. Clients without are left out."""
+        """Return the clients' newest states of rounds ≤ `upto`. Leave out clients without one."""
         blocks: dict[_Block, list[tuple[int, int]]] = {}
         elsewhere = []
         for place, client in enumerate(clients):
@@ -338,7 +338,7 @@ class ClientStore:
         self._changed = set()
 
     def _writing(self) -> AbstractContextManager[Tables]:
-        """Return a transaction. Records are read first, as another connection would wait for it."""
+        """Return a transaction. Records are read first, as it blocks other connections."""
         self._all_records()
         return self._file.writing()
 

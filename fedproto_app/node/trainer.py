@@ -116,7 +116,7 @@ class Node:
         context = self.learner.context(order.guidance, cohort)
         losses = train_cohort(self.learner, cohort, context)
         outgoing = self._contribution(cohort, context, order)
-        # Evaluate before any state changes, as the device's memory may not suffice (`in_halves`).
+        # Evaluate before any state changes. If memory runs out, `in_halves` starts over.
         results = self.learner.evaluate(cohort, order.guidance) if order.evaluate else None
         for stage in self._stages:
             outgoing = stage(outgoing, cohort, order)
@@ -154,7 +154,7 @@ class Node:
         )
 
     def _limited(self, outgoing: Contribution, cohort: Cohort, order: Order) -> Contribution:
-        """Scale a client's sums over its samples down if it has more than `most_samples`."""
+        """Scale down a client's sums over its samples if it has more than `most_samples`."""
         if min(cohort.shares, default=1.0) == 1.0:
             return outgoing
         sums = {
@@ -327,7 +327,7 @@ class Node:
 
 
 def in_halves(work: Callable[[Share], Reply], share: Share) -> list[Reply]:
-    """Return the reply of a cohort. If the device's memory does not suffice, return its halves'.
+    """Return a cohort's reply, or its halves' replies if the device's memory does not suffice.
 
     work: carries out the work for a cohort. It must not change any state before its last large
     allocation on the device. Raises MemoryError if even a single client needs too much memory.
@@ -371,7 +371,7 @@ def require_declared(
 def _finite_rows(values: Iterable[Tensor]) -> list[bool]:
     """Return for each client whether all of its values are finite. values: [K, …] each."""
     flat = [value.reshape(len(value), -1) for value in values]
-    # If a sum is finite, all its terms are. To compute the sum is sixty times as fast.
+    # If a sum is finite, all its terms are. Computing the sum is sixty times as fast.
     finite = torch.stack([value.sum(dim=1).isfinite() for value in flat]).all(dim=0)
     if not finite.all():  # the sum of finite terms may overflow
         finite = torch.stack([value.isfinite().all(dim=1) for value in flat]).all(dim=0)

@@ -52,7 +52,7 @@ LARGEST_BODY = 64 * 2**20
 LARGEST_SUM = 2**30  # bytes of the requests that are passed on at the same time
 MOST_CONNECTIONS = 2000  # a node opens at most four
 
-_GRPC_VERSION = "1.39.0"  # of Flower. `_serve_with_grpc` replaces names in its modules
+_GRPC_VERSION = "1.39.0"  # of Flower, in whose modules `_serve_with_grpc` replaces names
 
 _PREFIX = "/v1/fleet/"
 _REPLY_CALLS = ("push-messages", "push-object")
@@ -63,7 +63,7 @@ _SUPERLINK = "import sys; from fedproto_app.ops import fleet; fleet.become_super
 _LONGEST_WAIT = 60_000  # milliseconds for the database
 _START_DEADLINE = 300.0  # seconds until the SuperLink must answer. 60 were too few at a load of 14
 _CALL_DEADLINE = 300.0  # seconds for a request and its answer, however slow the node is
-_HEAD_DEADLINE = 20  # seconds for a request's path and headers. Nodes close idle connections at 5
+_HEAD_DEADLINE = 20  # seconds for a request's path and headers. Nodes drop idle connections after 5
 _BEHIND, _AHEAD = 305.0, 5.0  # seconds by which a node's signature may be behind or ahead of Flower
 _TIME_HEADER = "flwr-timestamp"
 # Only these headers and Flower's `flwr-…` pass. A SuperLink would believe X-Forwarded-For.
@@ -82,7 +82,7 @@ class Address(NamedTuple):
 
     @property
     def from_here(self) -> Address:
-        """The address at which this machine reaches the program, even if that listens at all."""
+        """This machine's address for the program, even if that listens at every address."""
         with suppress(ValueError):
             address = ip_address(self.host)
             if address.is_unspecified:
@@ -266,7 +266,7 @@ def _serves_nodes_with_grpc() -> bool:
 
 
 def _connections() -> int:
-    """Return how many connections of nodes are possible. Each may need one to the SuperLink too.
+    """Return how many connections of nodes are possible. Each may need another, to the SuperLink.
 
     This raises the limit of open files for this process and the SuperLink as far as is allowed.
     """
@@ -376,7 +376,7 @@ def fleet_app(superlink: httpx.AsyncClient, quota: Quota) -> Starlette:
                         headers=[header for header in headers if header[0] != b"content-length"],
                         content=reply.SerializeToString(),
                     )
-                # If its body is not read, a node takes the connection for lost and tries again.
+                # If the body is not read, a node takes the connection for lost and tries again.
                 async for _ in request.stream():
                     pass
         return PlainTextResponse(quota.refusal, 413)

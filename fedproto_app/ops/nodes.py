@@ -77,8 +77,8 @@ class Nodes:
     def register(self, public_key: Path, name: str) -> bool:
         """Register a key under a name. Return whether the key was new.
 
-        Raises `SettingsError` if the file holds no public key, if the key was revoked, because
-        Flower never accepts it again, or if the key is registered under another name.
+        Raises `SettingsError` if the file holds no public key, if the key is registered under
+        another name, or if it was revoked, because Flower never accepts it again.
         """
         key = read_key(public_key)
         registered = next((node for node in self.listed() if node.key == fingerprint(key)), None)
@@ -109,8 +109,8 @@ class Nodes:
 def matching_nodes(nodes: Sequence[KnownNode], text: str, names: Names) -> list[KnownNode]:
     """Return the nodes whose name, fingerprint or id is this text. Revoked nodes are left out.
 
-    names: the server's register. It knows the names of nodes whose keys were registered without
-    one. Raises `SettingsError` if no node matches.
+    names: the server's register. It also names nodes whose keys were registered without a name.
+    Raises `SettingsError` if no node matches.
     """
     bound = names.bound.get(text)
     tests: list[Callable[[KnownNode], bool]] = [

@@ -39,7 +39,7 @@ class Quota:
             self._begun.pop(node, None)
 
     def begin(self, node: NodeKey, request: PushMessagesRequest) -> None:
-        """Note the reply whose parts the node sends next. Of several, only the first is stored."""
+        """Note the reply whose parts come next. Of several replies, only the first is stored."""
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 
         for message in request.messages_list[:1]:

@@ -1,4 +1,4 @@
-"""Submit runs to a SuperLink for ``fedproto run``: to a new one for the run, or to a running one.
+"""Submit runs to a SuperLink for ``fedproto run``: to a new one, or to one that already runs.
 
 ``flwr run .`` leaves a SuperLink behind. It keeps the folder and the environment of its first run,
 and no command stops it. Here the SuperLink of a run lives in a temporary FLWR_HOME on a free port.
@@ -158,8 +158,8 @@ class NamedSuperLink(Connection):
     def await_answer(self, tell: Callable[[str], None]) -> None:
         """Wait until a program listens at the SuperLink's address. It may be starting.
 
-        tell: called once if it is necessary to wait. Returns after `_REACHED_WITHIN` in any case.
-        Behind a proxy or without an address it returns at once, because Flower's own error is then
+        tell: called once if it is necessary to wait. The wait ends after `_REACHED_WITHIN` in any
+        case. Behind a proxy or without an address there is none, because Flower's own error is then
         more helpful.
         """
         with suppress(OSError, ValueError, KeyError, TypeError):

@@ -61,8 +61,8 @@ class RunFolder:
     """The only writer of one run's artefacts. Each file is written completely or not at all.
 
     It holds the run's lock until `close`, or during a ``with`` block. Raises `SettingsError` if
-    another process holds the lock, or if the folder already holds a run. With ``output.resume``, it
-    raises `SettingsError` if the folder holds no run that these settings can resume.
+    another process holds the lock, or if the folder already holds a run. With ``output.resume``,
+    the folder must instead hold a run that these settings can resume.
 
     settings: the run's settings. Those of a resumed run have its new number of rounds.
     """

@@ -232,8 +232,8 @@ def draw_comparison(groups: Sequence[Group], file: Path) -> None:
 def comparison_of(groups: Sequence[Group]) -> list[Chart]:
     """Return charts of groups of runs, question by question, as in a report.
 
-    They show the clients' errors and the learning curves. For the runs of the first seed they also
-    show the task's wide line charts, such as several methods' forecasts for a client.
+    They show the clients' errors and the learning curves. For the first seed's runs, the task's
+    wide line charts follow, such as several methods' forecasts for a client.
     """
     return [
         replace(chart, title=f"{question.title}: {chart.title}")

@@ -164,7 +164,7 @@ def _titled(dataset: str, alike: Sequence[Sequence[Group]]) -> list[Question]:
 class Rivals:
     """The best errors of each client in the runs of these groups, chosen by validation error.
 
-    groups: of one task. any_columns: whether a run may be a rival of one that uses other columns
+    groups: of one task. any_columns: whether a run may be a rival of a run that uses other columns
     known in advance.
     """
 

@@ -1,7 +1,7 @@
 """Draw the charts of `core/charts.py` with matplotlib: SVG for pages, PNG for files.
 
 Colours come from the page's style sheet, so that charts follow light and dark mode. The page's
-policy forbids styles and scripts in an SVG. It has no ids either, because one page holds many
+policy forbids styles and scripts in an SVG. An SVG has no ids either, because one page holds many
 charts. matplotlib is imported only where it is needed. Only its object interface is used, because
 the server app draws in a thread, where pyplot's global state is not safe.
 """
@@ -179,7 +179,7 @@ def _heading(title: str) -> Figure:
 
 @contextmanager
 def _styled() -> Iterator[None]:
-    """Set the charts' style. Silence warnings about missing glyphs, and overflow in huge errors."""
+    """Set the charts' style. Silence warnings of missing glyphs and of overflow in huge errors."""
     from matplotlib import rc_context
 
     with rc_context(_CHART_STYLE), np.errstate(over="ignore"), warnings.catch_warnings():
@@ -454,7 +454,7 @@ class _Panel:
             least = max(float(np.abs(flat[flat != 0]).min()), largest / _WIDEST)
             set_scale = getattr(self.axes, f"set_{name}scale")
             if (flat < least).any():
-                # Start at a power of ten. A tick at one inside the linear part would overlap 0.
+                # Start at a power of ten. A tick at a smaller one would overlap 0.
                 middle = float(np.median(np.abs(flat[flat != 0])))
                 start = middle if (flat < 0).any() else 10.0 ** floor(log10(least))
                 set_scale("symlog", linthresh=start)
@@ -590,7 +590,7 @@ def _shape(
 
 
 def _smaller(picture: str) -> str:
-    """Return the PNG of a data URL with a palette, which makes it smaller, if it is opaque."""
+    """Return the PNG of a data URL. If it is opaque, a palette makes it smaller."""
     from PIL import Image
 
     image = Image.open(io.BytesIO(b64decode(picture.partition(",")[2]))).convert("RGBA")

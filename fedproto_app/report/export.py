@@ -44,7 +44,7 @@ def _is_number(value: object) -> bool:
 
 
 def long_tables(runs: Sequence[Run]) -> dict[str, Rows]:
-    """Return all tables that have rows: `RUN_COLUMNS`, the `KEYS`, a figure and its value."""
+    """Return the tables with rows. Columns: `RUN_COLUMNS`, the `KEYS`, a figure and its value."""
     makers = {"rounds": _rows_of_rounds, "clients": _rows_of_clients, "steps": _rows_of_steps}
     tables: dict[str, Rows] = {
         name: [

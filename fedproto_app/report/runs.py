@@ -33,8 +33,8 @@ from fedproto_app.tasks.metrics import badness
 # Comparisons replace encoder.path by this, because only whether an encoder was given matters.
 GIVEN_ENCODER = "given"
 DATA_NOTES = "data-notes.txt"  # what was done to the data, a line each
-# Files in the folder of a trial, with a line for each warning about the data, and for each sentence
-# that limits the trial's verdict because of these warnings.
+# Two files in a trial's folder: a line for each warning about the data, and a line for each
+# sentence that limits the trial's verdict because of these warnings.
 DATA_WARNINGS = "data-warnings.txt"
 PROVISOS = "provisos.txt"
 
@@ -373,7 +373,7 @@ def windows_of(settings: Record) -> str:
 
 
 def _is_idle(key: str, group: Group) -> bool:
-    """Return whether a setting does not matter, as the group knows no such columns in advance."""
+    """Return whether the setting has no effect because the group knows no columns in advance."""
     if key.startswith("response."):
         return not group.known_columns
     return key in _OF_COLUMNS and not known_settings(group.runs[0]).get(key)

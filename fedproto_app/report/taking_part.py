@@ -43,7 +43,7 @@ from fedproto_app.report.task_report import report_for
 from fedproto_app.settings import defaults_of
 from fedproto_app.tasks.metrics import TaskMetrics
 
-_TELLING = 1 + RELEVANT  # the quotient of two errors from which they contradict the finding
+_TELLING = 1 + RELEVANT  # the quotient from which two errors contradict the finding
 _TIMES, _MOST_TIMES = 2.0, 10.0  # between these quotients, texts say "2.5 times", not percent
 
 
@@ -116,8 +116,8 @@ class Candidate:
     def finding(self) -> Finding:
         """What these runs show.
 
-        A gain leaves it open whether federated learning pays if the same model never ran without
-        sharing, because the gain may then come from the model.
+        If the same model never ran without sharing, a gain may come from the model. It is then open
+        whether federated learning pays.
         """
         finding = self.gain.finding
         if finding is Finding.PAYS and not self.model_ran_alone:

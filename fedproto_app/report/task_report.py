@@ -117,7 +117,7 @@ def summary_statistics(
 ) -> dict[str, float | None]:
     """Return the figures' fields of summary.json: statistics over the clients with a value.
 
-    Means of metrics come first, and of these the ones that are also in rounds.jsonl. If the errors
+    Means of metrics come first, beginning with those that are also in rounds.jsonl. If the errors
     contain noise, only their means are given.
     """
     results, noised = federation.history.results, federation.settings.privacy.reported == "noised"

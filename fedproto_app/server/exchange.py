@@ -39,7 +39,7 @@ PROBE_AFTER = 30.0  # seconds without a reply before a node is probed. They doub
 PROBE_LIFE = 600.0  # seconds after which an unanswered probe counts as lost
 RETURN_AFTER = 30.0  # seconds in which a node that left may come back for its order
 ORDER_TRIES = 3  # how often an order is sent
-LEAST_PATIENCE = 10.0  # seconds that the other nodes get at least once there are enough replies
+LEAST_PATIENCE = 10.0  # the fewest seconds that the other nodes get after enough replies
 MOST_MISSES = 5  # more misses are not counted, so a node rests for at most 2^4 - 1 deadlines
 FORGIVEN = 1 / 8  # of a miss, for each reply in time
 # Flower's errors if the node left or was restarted, or if its ClientApp was killed.
@@ -150,7 +150,7 @@ def pause_on(grid: Grid, seconds: float) -> None:
 
 @dataclass(frozen=True)
 class _Lost:
-    """An order that Flower has given up. answer: Flower's. until: when its node may return last."""
+    """An order that Flower has given up. answer: Flower's. until: when its node must be back."""
 
     order: Message
     answer: Message

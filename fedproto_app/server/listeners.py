@@ -211,7 +211,7 @@ class Spending(Listener):
         return self._beyond(first, server_round + 1, 2)
 
     def _beyond(self, first: int, last: int, evaluations: int) -> bool:
-        """Return whether training in these rounds and so many evaluations could pass the limit."""
+        """Return whether these rounds of training and so many evaluations could pass the limit."""
         if self.plan is None or not (limit := self.plan.settings.max_epsilon):
             return False
         more = sum(map(self.plan.releases_in, range(first, last + 1)))

@@ -1,4 +1,4 @@
-"""Do the server's part in masked sums: forward keys and shares between nodes, and add up.
+"""Do the server's part in masked sums: forward keys and shares between nodes, and add up vectors.
 
 Before training, the nodes send fresh keys (step "keys") and seal shares of their secrets for each
 other (step "shares"). Then they train and reply with masked vectors. If some nodes drop out during
@@ -63,7 +63,7 @@ from fedproto_app.trust.signing import signed_by
 
 MOST_NODES = 1000  # of a sum, because each node seals shares for all others
 
-# `Pipeline.send`, which sends messages, waits for at least so many replies and returns the replies.
+# `Pipeline.send`: it sends messages, waits for at least so many replies, and returns them.
 Send = Callable[[Grid, Iterable[Message], int], list[Message]]
 
 
@@ -83,7 +83,7 @@ class MaskedSum:
 
     A method may use a separate sum for each group that sites name (`Sends.by_group`). Then every
     group of at least `aggregation.secure-minimum` nodes forms a sum of its own, and all other nodes
-    form one sum together. A node thus still takes part in one sum and enforces the same rules.
+    form one sum together. A node thus still takes part in only one sum and enforces the same rules.
 
     total: the sum of the latest training, None if it failed. lost: the number of nodes that dropped
     out before the latest training.
@@ -189,7 +189,7 @@ class MaskedSum:
         messages: Mapping[str, Message],
         layout: Layout,
     ) -> tuple[Sums, list[Reply]] | None:
-        """Return the sum of a session and the replies that are part of it, None if too few are."""
+        """Return a session's sum and the replies that are part of it, or None if too few are."""
         vectors, used = {}, {}
         for answer in answers:
             try:

@@ -28,10 +28,10 @@ from fedproto_app.server.replies import read_roster
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.table import task_class
 
-ASK_AGAIN_AFTER = 60.0  # seconds, after which a node that could not take part may be repaired
+ASK_AGAIN_AFTER = 60.0  # seconds until a node that could not take part is asked again
 MOST_NOTES = 1000  # logged for one node
 LOOK_EVERY = 0.2  # seconds between polls while the run waits for nodes
-SLOW_HOSTS = 3.0  # start deadlines, if the connected nodes that have not answered would be enough
+SLOW_HOSTS = 3.0  # times the start deadline, if connected nodes without an answer would be enough
 
 
 @dataclass
@@ -245,8 +245,8 @@ class Membership:
 
         Simulated nodes report how many nodes there are, so the first round starts with all of them.
         A resumed run waits for all nodes that it had, but continues without missing ones at the
-        deadline. Connected nodes may not have answered because their hosts are slow. If they would
-        be enough, the run waits for `SLOW_HOSTS` deadlines.
+        deadline. Connected nodes may not have answered yet because their hosts are slow. If they
+        would make up the required number, the run waits for `SLOW_HOSTS` deadlines.
         """
         nodes = self._settings.nodes
         start, deadline = time.monotonic(), nodes.start_deadline
@@ -330,7 +330,7 @@ class Membership:
             tell("limited-weight", clients=len(above), first=first, samples=self.most_samples)
 
     def _is_to_ask(self, node_id: int) -> bool:
-        if node_id in self._queries:  # it may take long. Probes tell whether the query is lost
+        if node_id in self._queries:  # it may be slow. Probes tell whether the query is lost
             return False
         given_name = self._identity.given_name(node_id)
         if self._named and given_name and given_name not in self._named:
@@ -399,8 +399,8 @@ class Membership:
         except (Unusable, NameRefused) as error:
             self.roster.expel(self.roster.label_of(node_id))  # if it came back with other data
             # A refused name may be the node's own, from before a restart. If the data are unusable,
-            # only the name of the key tells whether the run is for this node. Without such a name,
-            # the node does not count as arrived.
+            # only the name that the operator gave its key tells whether the run is for this node.
+            # Without such a name, the node does not count as arrived.
             may_be_other = bool(self._named) and not self._identity.given_name(node_id)
             for_now = may_be_other or not isinstance(error, Unusable)
             self._turn_away(node_id, str(error), for_now=for_now)

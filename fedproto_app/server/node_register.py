@@ -103,11 +103,11 @@ class NodeRegister:
 
     @contextmanager
     def changing(self) -> Iterator[Names]:
-        """Yield the content, which only one process at a time can change within the block.
+        """Yield the content for a block in which no other process can change it.
 
-        When the block ends, the change is on the disk. On a file system without locks, another
-        process could undo the change, and a ban could get lost unnoticed. `SettingsError` is then
-        raised.
+        When the block ends, the change is on the disk. Raises `SettingsError` on a file system
+        without locks, where another process could undo the change, and a ban could get lost
+        unnoticed.
         """
         self.file.parent.mkdir(parents=True, exist_ok=True)
         with self.file.with_suffix(".lock").open("a") as lock:

@@ -220,7 +220,7 @@ class Pipeline:
     def _decode(
         self, replies: Iterable[Message], expected: Expected
     ) -> tuple[list[Reply], dict[str, Message]]:
-        """Return the valid part of each message as a reply to its request, and these messages."""
+        """Return each message's valid part as a reply to its request, and the messages by node."""
         # If a node is dead, Flower answers under another node id. Only the order's id is reliable.
         waiting = {request.message.metadata.message_id: request for request in self._requests}
         usable: dict[str, Reply] = {}
@@ -269,7 +269,7 @@ class Pipeline:
     def _compare(self, answers: list[Reply], expected: Expected) -> list[Reply]:
         """Refuse clients whose arrays are far larger than those of the other clients.
 
-        If the node's reply holds a mean, this client is part of it, so the whole reply is refused.
+        If the reply holds a mean, such a client is part of it, so the whole reply is refused.
         """
         by_node = {reply.node: reply for reply in answers}
         bad = out_of_line(by_node, expected)

@@ -1,4 +1,4 @@
-"""Take the replies of real nodes from Flower, each once all its parts have arrived.
+"""Take the replies of real nodes from Flower, each as soon as all its parts have arrived.
 
 A node announces a reply and then sends its parts. Flower's grid waits until it has all parts of an
 announced reply, even for hours. Meanwhile it takes no other reply, and deadlines have no effect. A
@@ -45,7 +45,7 @@ LONGEST_LOOK = 10.0  # seconds for the parts of one reply before it is the next 
 @dataclass
 class _Announced:
     """A reply that a node has announced. parts: the parts that have arrived, by id. is_held_back:
-    whether the SuperLink does not have a part yet."""
+    whether the SuperLink still lacks a part."""
 
     metadata: Metadata
     part_ids: list[str]
@@ -55,7 +55,7 @@ class _Announced:
 
 def without_waiting(grid: Grid) -> Grid:
     """Return a grid that waits for no node. Grids of simulations never wait."""
-    # This import takes a second, so it is not at the top. In a deployment Flower did it before.
+    # This import takes a second, so it is not at the top. In a deployment Flower has done it.
     from flwr.superlink.grid.http_grid import HttpGrid
 
     return PollingGrid(grid) if isinstance(grid, HttpGrid) else grid

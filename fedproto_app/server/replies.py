@@ -66,8 +66,8 @@ LARGEST_LOSS = 1e38  # fits into float32, and the sum over any number of clients
 def read_roster(message: Message, multiple: int) -> NodeRoster:
     """Return a node's roster, or raise `Unusable` with the reason if it is invalid.
 
-    multiple: the number of train samples of every client must be a multiple of it. It is 0 for a
-    client that is never asked to train.
+    multiple: every client's number of train samples must be a multiple of this. A client that is
+    never asked to train has 0.
     """
     if fault := protocol_fault(message.content, "node", "server"):
         raise Unusable(fault)
@@ -140,7 +140,7 @@ def read_reply(
         return None, [Refusal(node, "", str(unusable))]
     refusals = [Refusal(node, client, reason) for client, reason in bad.items()]
     reasons = set(reply.failed.values())
-    if not reply.names and len(reasons) == 1:  # the node itself failed, say because of a full disk
+    if not reply.names and len(reasons) == 1:  # the node itself failed, perhaps with a full disk
         refusals.append(Refusal(node, "", reasons.pop()))
     else:
         refusals += [Refusal(node, client, reason) for client, reason in reply.failed.items()]
@@ -148,7 +148,7 @@ def read_reply(
 
 
 def received_bytes(message: Message) -> int:
-    """Return the bytes of a reply's records as Flower counts them, or 0 if Flower fails to."""
+    """Return the bytes of a reply's records as Flower counts them, or 0 if Flower cannot."""
     try:
         return sum(record.count_bytes() for record in message.content.values())
     except Exception:  # a malformed record breaks Flower's count in many ways
@@ -248,7 +248,7 @@ def _bad_values(reply: Reply, spec: Expected, before: float) -> dict[str, str]:
 
 
 def _beyond_allowed(reply: Reply, allowed: Allowed) -> dict[str, str]:
-    """Return the clients that moved further, or kept a model of a later round, than allowed."""
+    """Return the clients that moved further than allowed, or kept a model of a later round."""
     if len(reply.steps) != (len(reply.names) if reply.steps or allowed.start else 0):
         raise Unusable(f"malformed reply: {len(reply.steps)} steps of {len(reply.names)} clients")
     bad, limit = {}, allowed.longest_step or math.inf

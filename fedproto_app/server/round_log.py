@@ -50,7 +50,7 @@ class RoundLog:
 
     @property
     def shortened(self) -> int:
-        """The number of clients whose steps are as long as allowed, so they were shortened."""
+        """The number of clients whose steps were shortened, so that they are as long as allowed."""
         return sum(step >= self.longest_step for step in self.steps) if self.longest_step else 0
 
     def refuse(self, refusal: Refusal) -> None:

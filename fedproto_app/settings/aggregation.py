@@ -19,47 +19,49 @@ class AggregationSettings(Section):
 
     rule: Rule = setting(
         "mean",
-        "how clients' arrays are combined. All but `mean` [withstand hostile clients](robust.md)",
+        "how clients' arrays are combined. All rules but `mean` [withstand hostile "
+        "clients](robust.md)",
     )
     hostile_share: Annotated[float, Field(ge=0, lt=0.5)] = setting(
         0.2,
-        "share of a round's clients that may be hostile, for `trimmed-mean` and Krum",
+        "for `trimmed-mean` and Krum: share of a round's clients that may be hostile",
         "0 ≤ … < 0.5",
     )
     weight_limit: NonNegative = setting(
         5.0,
-        "a client's weight is [at most this many times](robust.md#what-nodes-declare) the median "
+        "largest weight of a client, [as a multiple](robust.md#what-nodes-declare) of the median "
         "number of train samples (0: no limit)",
         "0, or ≥ 1",
     )
     step_limit: NonNegative = setting(
         3.0,
-        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) to at most this many "
-        "times the last round's median length (0: never)",
+        "with `mean`, nodes [shorten updates](robust.md#what-nodes-declare) longer than this "
+        "many times the last round's median length (0: never)",
     )
     refuse_opposed: bool = setting(
         False,
         "with `step-limit`, refuse nodes whose step [opposes most "
-        "others](robust.md#what-nodes-declare). Such nodes may be honest",
+        "others](robust.md#what-nodes-declare), although they may be honest",
     )
     most_megabytes: Count = setting(
-        4096, "server memory for the models of a round. A run that needs more stops"
+        4096, "limit on the server's memory for the models of a round. A run that needs more stops"
     )
     secure: bool = setting(
         False,
-        "nodes send [masked sums](secure-sum.md), so the server learns only the total",
+        "nodes send [masked sums](secure-sum.md), so that the server learns only the total",
     )
     secure_minimum: Annotated[int, Field(ge=2)] = setting(
         3, "nodes that a masked sum needs. With two, each learns the other's part", "≥ 2"
     )
     secure_share: Annotated[float, Field(ge=0.5, lt=1)] = setting(
         0.67,
-        "more than this share of a sum's nodes must stay to its end. Below two thirds [fewer "
-        "accomplices](secure-sum.md#who-must-collude) suffice",
+        "more than this share of a sum's nodes must stay until it ends. Below two thirds, [fewer "
+        "accomplices](secure-sum.md#who-must-collude) can read a node's part",
         "0.5 ≤ … < 1",
     )
     secure_bits: Annotated[int, Field(ge=8, le=40)] = setting(
-        24, "fractional bits of a masked value. Each of N nodes may send up to ±2^(63 − bits)/N"
+        24,
+        "fractional bits of a masked value. More bits allow only smaller values",
     )
 
     @model_validator(mode="after")
@@ -94,37 +96,39 @@ class PrivacySettings(Section):
 
     mechanism: Literal["none", "gaussian"] = setting(
         "none",
-        "[Gaussian noise](privacy.md) on a client's clipped arrays, for [some "
-        "methods](privacy.md#what-is-protected)",
+        "[Gaussian noise](privacy.md) on a client's clipped arrays. Only [some "
+        "methods](privacy.md#what-is-protected) allow it",
     )
     unit: Unit = setting(
-        "client", "what ε protects: all data of a client, or one sample (`analytic` only)"
+        "client",
+        "whether ε protects all data of a client or one sample (`analytic` only)",
     )
     neighbours: Neighbours = setting(
         "remove",
-        "what noise hides: whether the unit's data were sent, or, at twice the noise, which data "
-        "these are",
+        "`remove` hides whether the unit's data were sent. `replace` hides which data these are, "
+        "with twice the noise",
     )
     noise_multiplier: NonNegative = setting(
         0.0,
-        "σ, the noise's deviation divided by the most that the unit can change (0: from `epsilon`)",
+        "σ: the noise's deviation, divided by the most that one unit can change (0: computed "
+        "from `epsilon`)",
     )
     epsilon: NonNegative = setting(
-        0.0, "ε of all planned rounds together, from which σ follows (0: σ is given)"
+        0.0, "ε of all planned rounds together. σ is computed from it (0: σ is given)"
     )
     delta: Share = setting(1e-5, "δ, below 1 / (largest number of clients)")
     clip: Length = setting(
         1.0,
-        "largest norm (C) of a row of a prototype or head, and of a sample in a sum",
+        "largest norm of a row of a prototype or head, and of a sample in a sum (C)",
     )
     step_clip: Length = setting(1.0, "largest norm of a model update (C)")
     max_epsilon: NonNegative = setting(
-        0.0, "stop before the ε of any client exceeds this (0: never)"
+        0.0, "stop the run before any client's ε exceeds this (0: never)"
     )
     metrics: Literal["auto", "none", "noised", "exact"] = setting(
         "auto",
-        "[losses and errors](privacy.md#losses-errors-and-sample-counts) that nodes report. "
-        "`auto` is `none` with a mechanism, else `exact`",
+        "which [losses and errors](privacy.md#losses-errors-and-sample-counts) nodes report. "
+        "`auto` is `none` with a mechanism and `exact` without",
     )
     error_clip: Length = setting(2.0, "with `metrics = noised`, the largest error that is reported")
 

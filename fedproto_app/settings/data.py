@@ -124,7 +124,7 @@ class PartitionSettings(Section):
     clients: Count = setting(20, "number of clients (N)")
     classes: Count = setting(4, "classes per client and stage (S)")
     class_draw: Literal["by-size", "uniform"] = setting(
-        "by-size", "draw these classes in proportion to their size, or uniformly"
+        "by-size", "whether these classes are drawn by their size or uniformly"
     )
     stages: Count = setting(5, "number of stages (M)")
     imbalance_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = setting(
@@ -133,19 +133,20 @@ class PartitionSettings(Section):
     alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(
         0,
-        "train images per client and stage. Clients may hold the same image (0: all, each "
-        "image once)",
+        "train images per client and stage. Clients may then hold the same image (0: all images, "
+        "each at one client)",
     )
     validation_share: ShareOrZero = setting(
         0.05, "share of the train images held out for validation"
     )
     reserve_per_class: CountOrZero = setting(
         0,
-        "train images of each class for `fedic`'s server. Reserve as many for all compared methods",
+        "train images of each class that `fedic`'s server keeps. Use the same number for all "
+        "compared methods",
     )
-    test_ratio: Positive = setting(0.2, "test images per train image, and as many for validation")
+    test_ratio: Positive = setting(0.2, "test images per train image. Validation has as many")
     test_mix: Literal["own", "everybody"] = setting(
-        "own", "whose mix of classes the test images have"
+        "own", "whether test images have the client's mix of classes or everybody's"
     )
 
 
@@ -160,10 +161,10 @@ class SequenceSettings(Section):
     stride: Count = setting(100, "steps from one window to the next")
     target: str = setting(
         "",
-        "column to predict for `recordings`, or `seconds` for `synthetic-air-writing`",
+        "column of `recordings` to predict, or `seconds` for `synthetic-air-writing`",
         "a column",
     )
-    target_scale: Positive = setting(1.0, "models learn the target divided by this")
+    target_scale: Positive = setting(1.0, "models learn the target divided by this number")
 
 
 class ClusterSettings(Section):
@@ -174,18 +175,21 @@ class ClusterSettings(Section):
     )
     clients: Count = setting(10, "number of clients")
     clusters: Count = setting(
-        3, "clusters of clients. Each cluster has one mix of classes", "1 … `clients`"
+        3,
+        "clusters of clients. All clients in one have the same mix of classes",
+        "1 … `clients`",
     )
     beta: Positive = setting(
-        1.5, "concentration of the Dirichlet distribution that draws a cluster's mix (β)"
+        1.5, "concentration of the Dirichlet distribution that draws each cluster's mix (β)"
     )
     samples: CountOrZero = setting(0, "sequences per client (0: all)")
     labels: CountOrZero = setting(
-        0, "labelled train sequences per client, and at most as many for validation (0: all)"
+        0, "labelled train sequences per client (0: all). Validation has at most as many"
     )
     unlabelled: bool = setting(
         False,
-        "keep a client's other train sequences [without labels](sequences.md#without-labels)",
+        "keep a client's other train sequences, [without their "
+        "labels](sequences.md#without-labels)",
     )
     renamed: bool = setting(False, "name the classes differently in every cluster")
 
@@ -214,17 +218,17 @@ class DataSettings(Section):
 
     source: Annotated[str, Field(min_length=1)] = setting(
         "synthetic-traffic",
-        "[a format or generator](your-data.md#formats) of series, [images](images.md) or "
-        "[sequences](sequences.md), or your `package.module:factory`",
+        "a format or generator of [series](your-data.md#formats), [images](images.md) or "
+        "[sequences](sequences.md), or `package.module:factory` for your own",
     )
     path: str = setting("", "file or folder of the source", "a path")
     name: PlainName = setting(
-        "", "dataset's name in tables (default: the file's or source's)", PLAIN_NAMES
+        "", "the dataset's name in tables (default: the name of the file or source)", PLAIN_NAMES
     )
-    period: Count = setting(24, "samples per period and per batch (p)")
-    close_window: Count = setting(3, "how many newest values a forecast uses (c)")
+    period: Count = setting(24, "samples per period, and also per batch (p)")
+    close_window: Count = setting(3, "how many of the newest values a forecast uses (c)")
     periodic_window: Count = setting(
-        3, "how many values a forecast uses from whole periods earlier (q)"
+        3, "from how many earlier periods a forecast uses one value each (q)"
     )
     lags: LagList = setting(
         AUTO,
@@ -235,11 +239,11 @@ class DataSettings(Section):
     horizon: Count = setting(1, "how many values a forecast predicts (H)")
     calendar: Literal["none", "phase", "week", "year"] = setting(
         "none",
-        "what models see of the time: nothing, the phase of the period, also the weekday, or also"
-        " the time of the year",
+        "what models see of the time. `phase` is the place in the period, `week` adds the "
+        "weekday, and `year` also adds the season",
     )
     history: CountOrZero = setting(
-        0, "train only on the newest periods, up to this many (0: on all)"
+        0, "train on at most this many of the newest periods (0: on all)"
     )
     least_periods: CountOrZero = setting(
         0,
@@ -247,7 +251,8 @@ class DataSettings(Section):
     )
     train_share: Share = setting(
         0.7,
-        "oldest share of the samples, for training ([sequences](sequences.md#split) differ)",
+        "oldest share of the samples, for training. [Sequences](sequences.md#split) are split "
+        "differently",
     )
     validation_share: Share = setting(
         0.1,
@@ -255,34 +260,35 @@ class DataSettings(Section):
     )
     backtest: Backtest = setting(
         "",
-        "[window of a backtest](your-data.md#backtests), such as `2/5` (default: none)",
+        "[window of a backtest](your-data.md#backtests). `2/5` is the second of five (default: "
+        "none)",
         "`K/N`",
     )
     test_start: TestStart = setting(
         "",
-        "where every client's test part begins (default: as the shares say). Validation keeps its"
-        " share of the samples before it",
+        "when every client's test part begins (default: the shares decide). The shares still "
+        "divide the samples before it",
         "a time as the data write it, or a number of a step",
     )
     scale: ScalePair = setting(
         "",
-        "mean and deviation of [newcomers](your-data.md#newcomers) in the data's units (default: "
-        "those of their first period)",
+        "mean and deviation that scale [newcomers](your-data.md#newcomers), in the data's units "
+        "(default: from their first period)",
         "`mean,std`, two numbers",
     )
     max_clients: CountOrZero = setting(0, "number of first clients to use (0: all)")
     max_steps: CountOrZero = setting(
-        0, "number of first steps of series and `recordings` to use (0: all)"
+        0, "number of first steps to use of series and `recordings` (0: all)"
     )
     clients: NameList = setting(
         "",
-        "clients to use (default: all). On a deployed node, only [the site's "
-        "file](#a-nodes-own-settings) decides this and how tables are read",
+        "clients to use (default: all). On a deployed node, [the site's "
+        "file](#a-nodes-own-settings) alone decides this and how tables are read",
         NAMES,
     )
     columns: NameList = setting(
         "",
-        "column to forecast, or the inputs of `sequence-folder` and `recordings` in order",
+        "the column to forecast. For `sequence-folder` and `recordings`: the inputs in order",
         NAMES,
     )
     known: KnownList = setting(
@@ -308,35 +314,36 @@ class DataSettings(Section):
     )
     time_column: NameList = setting(
         "",
-        "column of times, or several, such as `date,time` (default: the first whose name is like "
-        "`time`)",
+        "the column of times, or several to join, such as `date,time` (default: the first with a "
+        "name like `time`)",
         NAMES,
     )
     client_column: NameList = setting(
         "",
-        "column of clients' names, or several, such as `store,item` (default: `unique_id` and the"
-        " like)",
+        "the column of clients' names, or several to join, such as `store,item` (default: one "
+        "with a name like `unique_id`)",
         NAMES,
     )
     unfold: ColumnRange = setting(
         "",
-        "first and last of [columns that follow each other in "
+        "the first and last of [columns that follow each other in "
         "time](your-data.md#csv-parquet-and-excel), such as `hh_0,hh_47`",
         "two names with a comma between",
     )
     time_unit: TimeUnit = setting(
         "auto",
-        "how times are written: dates, counts since 1970, Excel's days, years or numbers of steps",
+        "how times are written. `iso` means dates, `s` to `ns` count from 1970, and `excel` "
+        "means Excel's days",
     )
     time_zone: str = setting(
         "",
-        "zone of local times, to convert them to UTC, such as `Europe/Berlin` (default: [as "
-        "written](your-data.md#times-of-day))",
+        "zone of local times, such as `Europe/Berlin`, to convert them to UTC (default: [no "
+        "conversion](your-data.md#times-of-day))",
         "a zone of the IANA database",
     )
     missing: Missing = setting(
         "gap",
-        "whether empty cells and missing rows mean no value or [zero](your-data.md#missing-values)",
+        "what empty cells and missing rows mean: no value, or [zero](your-data.md#missing-values)",
     )
     missing_values: NameList = setting(
         "",
@@ -345,12 +352,12 @@ class DataSettings(Section):
     )
     repeated: Repeated = setting(
         "refuse",
-        "what to do with several values for one client and time",
+        "what to do if a client has several values for one time",
     )
     sheet: str = setting("", "sheet of an Excel file (default: the first with a value)", "a name")
     header: Header = setting(
         "auto",
-        "whether the first line names the columns, or which line does",
+        "whether the first line names the columns, or the number of the line that does",
         "`auto`, true, false, or a number",
     )
     delimiter: Delimiter = setting("auto", "what separates the cells of a CSV file")
@@ -360,8 +367,8 @@ class DataSettings(Section):
     )
     classes: str = setting(
         "",
-        "all classes in the order of their labels. For images the largest comes first (default: "
-        "the source's)",
+        "all classes in the order of their labels (default: the source's). For images the "
+        "largest class comes first",
         NAMES,
     )
     corrupt_images: Literal["refuse", "skip"] = setting(
@@ -503,17 +510,17 @@ class ResponseSettings(Section):
     """``[response]``: what columns known in advance do to a series (docs: covariates.md)."""
 
     sharing: Literal["all", "none"] = setting(
-        "all", "whether a client's response is fitted to everybody's sums or to its own"
+        "all", "whether a client's response is fitted to the sums of all clients or to its own"
     )
     columns: Literal["private", "public"] = setting(
         "private",
-        "whether [noise](covariates.md#with-noise) protects all of a client's values, or the "
-        "target alone",
+        "whether [noise](covariates.md#with-noise) protects all of a client's values or only the "
+        "target",
     )
     scales: str = setting(
         "",
-        "usual mean and deviation of columns, for [noise](covariates.md#with-noise) (default: 0 "
-        "and 1)",
+        "each column's usual mean and deviation, for [noise](covariates.md#with-noise) (default: "
+        "0 and 1)",
         '`"temperature 10 8, price 50 30"`',
     )
 
@@ -543,21 +550,21 @@ class GraphSettings(Section):
 
     source: Literal["profiles", "positions", "file"] = setting(
         "profiles",
-        "[what makes the edges](compared.md#the-graph-over-clients): mean days that clients send, "
-        "positions, or a file",
+        "[what the edges are made from](compared.md#the-graph-over-clients): mean days that "
+        "clients send, positions, or a file",
     )
     path: str = setting(
         "",
-        "CSV file of the weights, or of a position for each name (without it, names are cells of "
-        "a grid)",
+        "CSV file of the edges' weights, or of the clients' positions. Without positions, names "
+        "are cells of a grid",
         "a path",
     )
     names: str = setting(
         "",
-        "CSV file whose header names the clients, if the `file` has no names",
+        "CSV file whose header names the clients, if the `file` of weights does not",
         "a path",
     )
-    neighbours: Count = setting(8, "for `profiles`, the number of neighbours (k)")
+    neighbours: Count = setting(8, "for `profiles`: each client's number of neighbours (k)")
     noise: NonNegative = setting(0.0, "deviation of the noise that a client adds to its profile")
 
     @model_validator(mode="after")

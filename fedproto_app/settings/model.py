@@ -43,7 +43,8 @@ class ModelSettings(Section):
     """``[model]``: the forecaster, the image classifier, the model of sequences."""
 
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = setting(
-        256, "length of the representation (d_r, or d of the small CNN). ResNet-18 has 512"
+        256,
+        "length of the representation (d_r or d). ResNet-18 always has 512",
     )
     image_encoder: Literal["small-cnn", "resnet18"] = setting("small-cnn", "encoder of images")
     width: Annotated[int, Field(ge=4, multiple_of=4)] = setting(
@@ -51,19 +52,19 @@ class ModelSettings(Section):
     )
     sequence_encoder: Literal["lstm", "causal-cnn"] = setting(
         "lstm",
-        "encoder of sequences. `fed-react`, `ifca`, `flsc` always use the CNN of `[encoder]`",
+        "encoder of sequences. `fed-react`, `ifca` and `flsc` always use the CNN of `[encoder]`",
     )
     embedding_dim: Count = setting(128, "width of the linear layer before the LSTM")
     hidden_dim: Count = setting(256, "size of the LSTM's state")
     width_factors: Annotated[str, BeforeValidator(_factor_list)] = setting(
         "1",
-        "[factors of the widths](compared.md#models-of-different-widths) of layers before the "
-        "representation. Each client draws one",
+        "[factors](compared.md#models-of-different-widths) for the widths of the layers before "
+        "the representation. Each client draws one",
         "numbers > 0 between commas",
     )
     module: str = setting(
         "",
-        "[your own `torch.nn.Module`](extending.md#your-own-model) instead of these",
+        "[your own `torch.nn.Module`](extending.md#your-own-model) instead of these models",
         "`package.module:factory`",
     )
 
@@ -82,11 +83,11 @@ class OptimizerSettings(Section):
 
     name: Literal["adam", "sgd"] = setting("adam", "the optimiser")
     learning_rate: Positive = setting(1e-3, "step size")
-    momentum: ShareOrZero = setting(0.9, "for SGD")
-    weight_decay: NonNegative = setting(0.0, "for SGD")
+    momentum: ShareOrZero = setting(0.9, "momentum of SGD")
+    weight_decay: NonNegative = setting(0.0, "weight decay of SGD")
     smoothing_window: Count = setting(
         1,
-        "how many gradients a step averages (w of DTSSGD)",
+        "over how many gradients a step averages (w of DTSSGD)",
     )
     smoothing_factor: ShareOrOne = setting(
         0.9, "weight of each older gradient relative to the next newer one (γ)"
@@ -97,12 +98,12 @@ class ClassificationSettings(Section):
     """``[classification]``: batches of labelled images."""
 
     batch_size: Count = setting(32, "images per step")
-    augment: bool = setting(True, "crop images at random, and mirror them if `flip`")
+    augment: bool = setting(True, "crop images at random. With `flip` they are also mirrored")
     flip: bool = setting(True, "mirror images. Set false for digits and letters")
     stage_schedule: Literal["sequential", "cyclic"] = setting(
         "sequential",
-        "one stage after the other, each for an equal part of the rounds, or another stage each "
-        "round",
+        "`sequential` trains each stage in turn, for an equal part of the rounds. `cyclic` "
+        "changes the stage every round",
     )
 
 
@@ -120,7 +121,7 @@ class EncoderSettings(Section):
 
     path: str = setting(
         "",
-        "file or run of a trained encoder, which replaces phase 1",
+        "file or run folder of a trained encoder. Phase 1, which trains one, is then skipped",
         "a path",
     )
     rounds: CountOrZero = setting(
@@ -129,15 +130,14 @@ class EncoderSettings(Section):
     )
     steps: Count = setting(500, "training steps per client and round")
     batch_size: Count = setting(10, "reference series per step")
-    negatives: Count = setting(10, "negatives per reference (R)")
+    negatives: Count = setting(10, "negatives per reference series (R)")
     negative_terms: Literal["sum", "mean"] = setting(
         "sum",
-        "loss terms of the negatives: their sum (Fed-REACT, eq. 1) or mean (Franceschi et al. "
-        "2019)",
+        "whether the loss adds the negatives' terms, as Fed-REACT does, or averages them",
     )
-    blocks: Count = setting(10, "blocks of the causal CNN. Each doubles the dilation")
+    blocks: Count = setting(10, "blocks of the causal CNN")
     channels: Count = setting(40, "channels of all blocks but the last")
-    reduced_dim: Count = setting(160, "channels of the last block, pooled over time")
+    reduced_dim: Count = setting(160, "channels of the last block")
     output_dim: Count = setting(320, "length of a sequence's vector (D)")
 
     @property

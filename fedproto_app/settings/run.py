@@ -59,14 +59,14 @@ class NodesSettings(Section):
     minimum: Count = setting(1, "nodes needed before the first round. `fedproto run` waits for all")
     names: NodeNames = setting(
         "",
-        "[real nodes to ask and wait for](reliability.md#which-nodes-take-part) (default: all)",
+        "[deployed nodes to ask and wait for](reliability.md#which-nodes-take-part) (default: all)",
         NAMES,
     )
     start_deadline: Positive = setting(300.0, "seconds for nodes to connect and read their data")
     round_deadline: Positive = setting(3600.0, "seconds for the replies of one phase")
     enough: ShareOrOne = setting(
         1.0,
-        "share of the asked nodes whose replies are enough. The others [get as much time "
+        "share of the asked nodes whose replies are enough. The others then [get as much time "
         "again](reliability.md#slow-nodes)",
     )
     maximum_failed_share: ShareOrEither = setting(
@@ -74,11 +74,11 @@ class NodesSettings(Section):
     )
     maximum_clients: Count = setting(
         20_000,
-        "most clients of all nodes ever connected. A node that would exceed this is refused",
+        "limit on the clients of all nodes that ever connected",
     )
     maximum_clients_per_node: CountOrZero = setting(
         0,
-        "most clients of a deployed node (0: a quarter of `maximum-clients`)",
+        "limit on the clients of one deployed node (0: a quarter of `maximum-clients`)",
     )
     bind_names: bool = setting(
         True,
@@ -119,12 +119,12 @@ class OutputSettings(Section):
     """``[output]``: where the artefacts of the run go."""
 
     dir: Annotated[str, Field(min_length=1)] = setting(
-        "runs", "folder of the run folders", "a path"
+        "runs", "folder for the run folders", "a path"
     )
     name: PlainName = setting(
         "", "name of the run folder (default: method-dataset-seed-time)", PLAIN_NAMES
     )
-    resume: bool = setting(False, "continue the run of this name, as `fedproto run --resume` does")
+    resume: bool = setting(False, "continue the run of this name (`--resume`)")
     pictures: bool = setting(
         True,
         "draw [pictures](artefacts.md#pictures) and write [`report.html`](report.md)",
@@ -162,19 +162,21 @@ class Settings(Section):
 
     task: Annotated[str, AfterValidator(require_known_task)] = setting(
         FIRST_TASK,
-        "forecast series, classify images or sequences, or predict a number for each sequence",
+        "forecast series, classify images, classify sequences, or predict a number for each "
+        "sequence",
         f"`{' '.join(TASKS)}`",
     )
     method: Annotated[str, AfterValidator(require_known)] = setting(
         FIRST_METHOD,
-        "[a method](methods.md), or [your own](extending.md#your-own-method) as "
-        "`package.module:METHOD`",
+        "[a method](methods.md), or `package.module:METHOD` for [your "
+        "own](extending.md#your-own-method)",
         "a name",
     )
     seed: CountOrZero = setting(0, "the same seed gives the same results")
     rounds: Count = setting(
         40,
-        "most rounds, not counting the encoder's. Closed forms need one (images: one per stage)",
+        "most rounds, not counting `encoder.rounds`. Closed forms need one. For images they need "
+        "one per stage",
     )
     local_epochs: Count = setting(
         1,
@@ -191,16 +193,17 @@ class Settings(Section):
     )
     patience: CountOrZero = setting(
         0,
-        "end after this many evaluations without a lower median validation error (0: never)",
+        "end the run when the median validation error has not fallen for this many evaluations "
+        "(0: never)",
     )
     keep: Literal["best-validation", "last"] = setting(
         "best-validation",
         "[which model](running.md#which-model-counts) a client ends with. Images in stages need "
-        "`last` and no `patience`",
+        "`last` and `patience=0`",
     )
     device: Device = setting(
         "cpu",
-        "where nodes train. `auto` is a GPU if there is one",
+        "where nodes train. `auto` means a GPU if there is one",
         DEVICES,
     )
     precision: Literal["float32", "tf32", "bfloat16"] = setting(
@@ -209,8 +212,8 @@ class Settings(Section):
     )
     kernel: Literal["torch", "numba"] = setting(
         "torch",
-        "what runs the training. `numba` [compiles the epochs](scale.md#the-numba-kernel) of some"
-        " methods for series",
+        "what runs the training. For some methods on series, `numba` [compiles the "
+        "epochs](scale.md#the-numba-kernel)",
     )
     threads: Count = setting(
         1,
@@ -222,8 +225,8 @@ class Settings(Section):
     )
     method_settings: SerializeAsAny[Section] = Field(
         default=Section(),
-        description="the method's table, such as `[fuels]`, [as one text](#the-methods-table) for "
-        "`flwr run`",
+        description="for `flwr run`: the method's table, such as `[fuels]`, [as one "
+        "text](#the-methods-table)",
         json_schema_extra={"allowed": "what the method's record declares"},
     )
     data: DataSettings = DataSettings()

@@ -31,6 +31,9 @@ _TOML_TABLE = "[tool.flwr.app.config"
 _AFTER_TOML = "[tool.setuptools"  # the text from here on stays as it is
 _BEGIN, _END = "<!-- settings: begin -->\n", "<!-- settings: end -->\n"
 
+# Ranges that docs/settings.md leaves out, `_SHARES` only if the description speaks of a share.
+_OBVIOUS = ("≥ 0", "≥ 1", "> 0", "(0, 1000000.0]")
+_SHARES = ("(0, 1)", "(0, 1]", "[0, 1)", "[0, 1]")
 _FIRST_KEYS = {"task", "method", "rounds", "data.source", "data.path", "data.horizon"}
 _FIRST_TITLE, _METHODS_TITLE = "The six that matter first", "Methods"
 # For each table, the heading in docs/settings.md under which its keys stand.
@@ -82,7 +85,8 @@ def docs_tables() -> str:
 def _row(key: str, field: FieldInfo) -> str:
     """Return the list item for this key in Markdown. Obvious ranges are left out."""
     values = allowed(field)
-    if field.annotation is bool or values in ("≥ 0", "≥ 1", "> 0") or values[:1].isalpha():
+    is_share = values in _SHARES and "share" in (field.description or "")
+    if field.annotation is bool or values in _OBVIOUS or is_share or values[:1].isalpha():
         values = ""  # the description makes it clear
     default = _toml_value(field).strip('"')
     return f"- `{key}={default}`{_alternatives(default, values)}: {field.description}"

@@ -42,7 +42,8 @@ class FedAvgSettings(Section):
 
     fine_tune_epochs: CountOrZero = setting(
         0,
-        "epochs on a client's own data before evaluation (0: none, but 1 with `fedavg-ft`)",
+        "epochs on a client's own data before evaluation (0: none). The default for `fedavg-ft` "
+        "is 1",
     )
 
 

@@ -47,23 +47,25 @@ class GldpSettings(Section):
     """``[gldp]``."""
 
     encoder_epochs: Count = setting(
-        10, "epochs that train µ with ν frozen (t), instead of `local-epochs`"
+        10,
+        "epochs that train the encoder µ with the head ν frozen (t)",
     )
     head_epochs: Count = setting(20, "later epochs that train ν with µ frozen (s)")
-    balance: ShareOrEither = setting(
-        0.5, "λ. At 1 only local prototypes count, at 0 only global ones"
-    )
+    balance: ShareOrEither = setting(0.5, "weight of local against global prototypes (λ)")
     memory: ShareOrEither = setting(0.5, "weight of the old prototypes in the moving averages (β)")
-    relations: bool = setting(True, "false: ablation without the two prototype losses")
+    relations: bool = setting(True, "if false, ablation without prototype losses")
     local_relation: Literal["embedding", "prediction"] = setting(
-        "embedding", "GLDP, eq. 7 or GLDP, eq. 8"
+        "embedding",
+        "local prototype loss of embeddings or of predictions (GLDP, eqs. 7 and 8)",
     )
     prototype_encoder: Literal["own", "shared"] = setting(
         "own",
-        "prototypes come from the client's trained encoder (GLDP, eq. 6) or the shared encoder",
+        "which encoder computes prototypes: the client's trained encoder (GLDP, eq. 6) or the "
+        "shared one",
     )
     inference: Literal["local-prototypes", "global-prototypes", "head"] = setting(
-        "local-prototypes", "what predicts for the main accuracies. All three are reported"
+        "local-prototypes",
+        "what predicts for the main accuracies",
     )
 
 

@@ -3,9 +3,9 @@
 Strategies use the run's `Averaging`. They need not know its rule, or whether values have noise.
 
 Most rules are Flower's: coordinate-wise median and trimmed mean (Yin et al., ICML 2018), Krum and
-Multi-Krum (Blanchard et al., NeurIPS 2017). The clipped mean is ours: the difference between a
-client's model and the model of the round is shortened to the median length, and then the mean is
-taken.
+Multi-Krum (Blanchard et al., NeurIPS 2017). The clipped mean is ours: if a client's model differs
+from the model of the round by more than the median length, this difference is shortened to it
+before the mean is taken.
 
 The robust means of a client's group and the robust totals of sums take all their weights from
 comparisons between clients, never from what a client claims about itself.
@@ -44,7 +44,7 @@ Middle = Callable[[NDArray[np.float32]], NDArray[np.float32]]  # [N, …] → [�
 
 
 def clipped(models: Sequence[Arrays], before: Arrays) -> list[Arrays]:
-    """Return the models, after steps from `before` that are longer than the median are shortened.
+    """Return the models. Each step from `before` that is longer than the median is shortened to it.
 
     Lengths are Euclidean, over all arrays together. For an even number of steps the lower median is
     used, because half of the clients cannot raise it.
@@ -225,8 +225,8 @@ def shortened_mean(members: Tensor, flat: Tensor, rows: Tensor) -> Tensor:
     A difference is how far a member's values lie from the client's own. If it is longer than the
     client's median distance to all other clients, members or not, it is shortened to this median.
     Fewer than half of the clients cannot raise the median, even if all of them are members, and the
-    result is no farther from the client's own values. This is centred clipping (Karimireddy, He and
-    Jaggi, ICML 2021) with the client's values as the centre.
+    result is at most this far from the client's own values. This is centred clipping (Karimireddy,
+    He and Jaggi, ICML 2021) with the client's values as the centre.
 
     members: [K, N] bool. flat: [N, D]. rows: [K], the clients' own rows of flat.
     Returns [K, D], with zeros for a client without members.
@@ -271,8 +271,8 @@ def levelled(gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit(gram: Tensor, moment: Tensor, relative: float = _RIDGE) -> Tensor:
-    """Return each client's fit [..., H, d], from the float64 matrices A [..., H, d, d] and XᵀY
-    [..., H, d, 1]. relative: the ridge as a multiple of the mean square."""
+    """Return each client's fit [..., H, d], from the float64 matrices A = XᵀX [..., H, d, d]
+    and XᵀY [..., H, d, 1]. relative: the ridge as a multiple of the mean of A's diagonal."""
     mean_square = gram.diagonal(dim1=-2, dim2=-1).mean(dim=(-2, -1)).clamp(min=1e-30)
     ridge = relative * mean_square[..., None, None, None] * torch.eye(gram.shape[-1]).double()
     return solve(gram + ridge, moment, 1e-30)[..., 0]

@@ -7,8 +7,8 @@ each node's share has the t-th part of the variance that the total needs. With m
 is more noise.
 
 The sum of t such shares is not itself a discrete Gaussian. But by the paper's Proposition 12, the
-logarithm of the ratio of their probabilities is at most 10 (t − 1) exp(−π² s²). With at least
-`_LEAST` steps, as demanded here, this is smaller than any number that a computer represents. The
+logarithm of the ratio of their probabilities is at most 10 (t − 1) exp(−π² s²). With s of at least
+`_LEAST`, as demanded here, this is smaller than any number that a computer represents. The
 accounting therefore treats the sum as one Gaussian (`privacy_loss.py`).
 
 Samples are exact. They are drawn from random integers by comparing integers, so no rounding of a
@@ -135,9 +135,9 @@ def _whole_deviations(stream: KeyStream, count: int) -> NDArray[np.int64]:
 
 
 def _with_exp(stream: KeyStream, numerators: Words, denominator: int) -> NDArray[np.bool_]:
-    """Return truth values that hold with probability exp(−γ), γ = numerator/denominator ≤ 1.
+    """Return truth values, each true with probability exp(−γ), γ = numerator/denominator ≤ 1.
 
-    For K = 1, 2, … draw a truth value that holds with probability γ/K, until one does not hold. The
+    For K = 1, 2, … draw a truth value that is true with probability γ/K, until one is false. The
     result is true if this last K is odd (Canonne, Kamath and Steinke, NeurIPS 2020, algorithm 1).
     """
     result = np.zeros(len(numerators), dtype=bool)

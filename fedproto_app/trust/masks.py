@@ -75,7 +75,7 @@ def sealing_key(private: bytes, public: bytes, nodes: bytes) -> bytes:
 
 
 def fewest(minimum: int, share: float, nodes: int) -> int:
-    """Return how many of these nodes a sum needs: more than this share, at least the minimum."""
+    """Return how many of these nodes a sum needs: the minimum, and more than this share."""
     return max(minimum, int(share * nodes) + 1)
 
 
@@ -169,5 +169,5 @@ def loaded_public(public: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def _share_bytes(size: int) -> int:
-    """Return the length of a share of a secret. It has a number and padded blocks of 16 bytes."""
+    """Return the length of a secret's share, which is a number and padded blocks of 16 bytes."""
     return 4 + 16 * (size // 16 + 1)

@@ -85,7 +85,7 @@ FEWEST = 3  # nodes or clients. With fewer, a median cannot single out an outlie
 
 
 def rows_of(reply: Reply, spec: Expected) -> Iterator[tuple[str, str, NDArray[np.float32]]]:
-    """Yield an array's name, a client's name and the client's values, for arrays without means.
+    """Yield array name, client name and the client's values, for all arrays that are not means.
 
     A client has one row of an array. In arrays by class, it has one row per class.
     """
@@ -109,8 +109,8 @@ def sizes_of(orders: Sequence[Arrays]) -> list[float]:
 def out_of_line(replies: Mapping[str, Reply], spec: Expected) -> dict[tuple[str, str], str]:
     """Return the outliers of a round, by node and client, with the reason to refuse them.
 
-    If at least three clients send an array, its root mean square is compared with the usual size
-    among these clients. A usual size below 1 is taken as 1, because honest values may be almost 0.
+    If at least three clients send an array, each client's root mean square is compared with the
+    usual size. A usual size below 1 is taken as 1, because honest values may be almost 0.
     """
     sizes: dict[str, dict[str, list[tuple[str, float]]]] = {}  # by array and node
     for node, reply in replies.items():

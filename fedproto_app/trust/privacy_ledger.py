@@ -32,9 +32,9 @@ class SitePrivacy(Section):
     """``[privacy]`` of a site's file: the protection that a run must give the site's clients.
 
     max_epsilon: the limit on ε over all runs together, at `delta`, 0 for none. min_noise: the
-    smallest σ, 0 if no noise is required. unit, neighbours: what both refer to, as in a run's
-    settings. metrics: the most that a run may learn about losses and errors. "auto" means "noised"
-    if one of the limits is set, else "exact".
+    smallest σ, 0 if no noise is required. unit, neighbours: what both limits refer to, as in a
+    run's settings. metrics: the most that a run may learn about losses and errors. "auto" means
+    "noised" if one of the limits is set, else "exact".
     """
 
     max_epsilon: NonNegative = 0.0

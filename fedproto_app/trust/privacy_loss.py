@@ -25,7 +25,7 @@ from fedproto_app.core.sends import Sends
 from fedproto_app.settings import PrivacyPlan, Settings
 from fedproto_app.settings.fit import pretraining_releases, releases_of
 
-# The Gaussian mechanism: clip to a length, and add noise that only the holder of a secret repeats.
+# The Gaussian mechanism: clip to a length, and add noise that only a secret's holder can repeat.
 #
 # A client's value is clipped, so that the client's data can change it by no more than a known
 # length. Every entry then gets independent noise N(0, s²) (Dwork & Roth, 2014). The noise comes

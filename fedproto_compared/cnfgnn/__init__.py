@@ -12,15 +12,16 @@ class CnfgnnSettings(Section):
     """``[cnfgnn]``: a graph network over the clients at the server (docs: compared.md)."""
 
     model: Literal["paper", "fuels"] = setting(
-        "paper", "the clients' model: two GRUs, or FUELS's model with g beside its representation"
+        "paper",
+        "the clients' model: two GRUs, or FUELS's model with the graph network's vector g",
     )
     hidden: Count = setting(64, "length of g and of the paper's encoding")
     server_epochs: CountOrZero = setting(
         1,
-        "epochs of the graph network per round (R_s). 0: none, and g = 0",
+        "epochs of the graph network per round (R_s). With 0, g is 0",
     )
     server_batch: Count = setting(48, "time steps per step of the graph network")
-    server_rate: Positive = setting(1e-3, "learning rate of Adam there")
+    server_rate: Positive = setting(1e-3, "Adam's learning rate for the graph network")
 
 
 METHOD = Method(

@@ -22,7 +22,7 @@ class FedDaSettings(Section):
     """``[fedda]`` (docs: compared.md)."""
 
     week: Annotated[int, Field(ge=2)] = setting(
-        7, "periods per week, whose mean day a client sends"
+        7, "periods per week. A client sends the mean day of each week"
     )
     clusters: CountOrZero = setting(
         0, "clusters of clients (0: one for every four clients, at most 16)"
@@ -30,7 +30,7 @@ class FedDaSettings(Section):
     attention_step: Positive = setting(1.0, "step of the dual attention (ε)")
     quasi_global_pull: Annotated[float, Field(ge=-1, le=1)] = setting(
         0.2,
-        "pull to the quasi-global model (ρ). A negative value pushes away. The authors try ±0.3",
+        "pull towards the quasi-global model (ρ). Negative values push away from it",
     )
     statistics_noise: NonNegative = setting(
         0.0, "deviation of the noise that a client adds to its statistics"
@@ -38,11 +38,11 @@ class FedDaSettings(Section):
     warm_up_epochs: CountOrZero = setting(
         150, "epochs for which the server trains the quasi-global model"
     )
-    warm_up_share: ShareOrOne = setting(1.0, "share of the windows in this training (φ)")
+    warm_up_share: ShareOrOne = setting(1.0, "share of the windows that this training uses (φ)")
     warm_up_batch_size: Count = setting(64, "windows per step")
     warm_up_rate: Positive = setting(
         0.001,
-        "Adam's learning rate, divided by ten after half and again after 3/4 of the epochs",
+        "Adam's learning rate at the start",
     )
 
 

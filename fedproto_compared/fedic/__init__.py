@@ -32,7 +32,9 @@ class FedicSettings(Section):
     student_decay: NonNegative = setting(2e-4, "the student's weight decay")
     temperature: Positive = setting(2.0, "temperature for teacher and student (T)")
     distillation: ShareOrEither = setting(
-        0.5, "weight of the teacher in the student's loss (λ). The rest is for labelled images"
+        0.5,
+        "weight of the teacher in the student's loss (λ). Labelled images have the remaining "
+        "weight",
     )
 
 

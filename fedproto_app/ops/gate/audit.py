@@ -3,7 +3,7 @@
     {"time": "2026-03-01T10:20:30+00:00", "event": "order", "run": 17, …, "previous": "9f2c…"}
 
 The gate writes the log, from a process that is separate from a run's code. When the file is full,
-".1" is added to its name, and it replaces the earlier file of this name.
+".1" is added to its name. An earlier file of that name is replaced.
 
 The lines form a chain: `previous` is the SHA-256 of the line before. No line can thus be changed,
 removed or inserted without changing all later ones (`verify`). A program that can write the file
@@ -77,7 +77,7 @@ class AuditLog:
 
 
 class Entry(NamedTuple):
-    """What every line says. previous: the hash of the line before, or None if it is missing."""
+    """What every line says. previous: the hash of the line before, None if the line lacks it."""
 
     time: str
     event: str
@@ -102,9 +102,9 @@ class Chain:
 def verify(file: Path, noted: str = "") -> Chain:
     """Check that each line continues the line before, in the older file and in this one.
 
-    noted: a hash that an earlier check returned. Its line must still be there. Raises `DataError`
-    that names the first line that does not continue the line before, or if the file has no entry.
-    Raises `OSError` if the log cannot be read.
+    noted: a hash that an earlier check returned. A line must still have it. Raises `DataError` if
+    the file has no entry, or if a line does not continue the line before. The error names the first
+    such line. Raises `OSError` if the log cannot be read.
     """
     files = _files(file)
     if not files:

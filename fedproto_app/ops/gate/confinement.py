@@ -1,8 +1,9 @@
 """Run untrusted code in a separate process: limited, timed, and ended with all its descendants.
 
-The gate forks this process before it receives the order, so the process has no connection, token or
-lock of the gate. If the gate is root, the process becomes another user for good (FEDPROTO_RUN_AS).
-Only then can the code neither kill the gate nor change the gate's files. This works only on Linux.
+The gate forks this process before it receives the order, so the process has none of the gate's
+connections, tokens and locks. If the gate is root, the process becomes another user for good
+(FEDPROTO_RUN_AS). Only then is the code unable to kill the gate or to change its files. This works
+only on Linux.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Raise doubts about what values and classes mean: each a line that says what to do now.
+"""Raise doubts about what values and classes mean. Each doubt is a line that says what to do.
 
-A run accepts such data. But if they contain a code for missing values, a meter's total or a copy of
-another client, the answer of the run is wrong. The data themselves do not say what they mean. A
-false alarm costs trust, so each rule says what it requires.
+A run accepts doubtful data. But if they contain a code for missing values, a meter's total or a
+copy of another client, the run's answer is wrong. The data themselves do not say what they mean. A
+false alarm costs trust, so each rule states its conditions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedproto_app.report.check.findings import LARGEST_VALUE, listed, most_affec
 from fedproto_app.settings import DataSettings
 
 _FEWEST_REPEATS = 5  # times that a value far from the others must occur to be a code
-_FEWEST_VALUES = 100  # changes from which a series can be a counter
+_FEWEST_VALUES = 100  # changes that a series needs to be a counter
 _MOST_RESETS = 0.01  # share of a counter's changes that may be falls
 _FEWEST_RISES = 0.2  # share of a counter's changes that must be rises
 _FEWEST_ZEROS = 24  # zeros in a row at an end of a series
@@ -220,9 +220,9 @@ def _zeros_at_the_ends(clients: Iterable[ClientSeries], period: int) -> list[str
 
 
 def zeros_at_the_ends(values: Vector, period: int) -> tuple[int, int]:
-    """Return with how many zeros values [T] begin and end. A number that says little becomes 0.
+    """Return how many zeros the values [T] begin and end with. A number that says little becomes 0.
 
-    It says something if the zeros last at least two periods and over twice as long as any run of
+    A number says enough if the zeros last at least two periods and over twice as long as any run of
     zeros in between, and if at least half of the values in between are not 0.
     """
     not_zero = np.flatnonzero(values != 0)
@@ -286,7 +286,7 @@ def _lacking(clients: Sequence[ClientSeries], settings: DataSettings) -> list[st
 
 
 def _little_history(clients: Sequence[ClientSeries], settings: DataSettings) -> list[str]:
-    """Name clients whose intervals are based on few days. Only series with daily periods count."""
+    """Name clients with intervals based on few days. Only series with daily periods are checked."""
     daily = [c for c in clients if c.clock and c.clock.steps_in(DAY) == settings.period]
     usable = [client for client in daily if why_refused(client, settings) is None]
     days = {client.name: cut_of(client, settings).validation / settings.period for client in usable}
@@ -299,7 +299,7 @@ def _little_history(clients: Sequence[ClientSeries], settings: DataSettings) -> 
 
 
 def copies_among(clients: Sequence[ClientSeries]) -> list[tuple[str, str, int]]:
-    """Return each copy, the first client with the same values, and by how many steps it is later.
+    """Return each copy, the first client with its values, and how many steps later the copy is.
 
     Two series are copies if they overlap by at least half of the shorter series, and at least
     `_EQUAL` of the values that both have there are equal. Candidates must have a window of

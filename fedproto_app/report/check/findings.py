@@ -39,8 +39,7 @@ class Checked:
 def with_own_clients(data: DataSettings, table: str, has_clients: bool) -> DataSettings:
     """Return settings that use the source's own clients, unless the user asked for others.
 
-    A user asks for others by setting anything in the table "partition" or "clusters", which `table`
-    names.
+    A user asks for others by setting anything in `table`, which is "partition" or "clusters".
     """
     dealing = getattr(data, table)
     if not has_clients or dealing.model_fields_set:

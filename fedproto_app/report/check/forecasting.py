@@ -194,7 +194,7 @@ class ClientFacts:
 
 
 def check(settings: Settings, all_rows: bool) -> Checked:
-    """Print the source's clients, either all or the first ones. The result says if any is usable.
+    """Print all of the source's clients or the first. The result says whether any is usable.
 
     Without ``data.period``, the data are checked with the period found in them, which the result
     then proposes as a setting.
@@ -239,7 +239,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
 
 
 def _calendar(sources: Sequence[ClientSeries]) -> list[tuple[str, Cell]]:
-    """Return which steps of the calendar the times have, or [] if all steps are equally long."""
+    """Return the calendar steps between the times, or [] if all steps are equally long."""
     clocks = [client.clock for client in sources if client.clock is not None]
     words = dict.fromkeys(clock.words for clock in clocks if clock.is_of_calendar)
     return [("times", "; ".join(list(words)[:MOST_LISTED]))] if words else []

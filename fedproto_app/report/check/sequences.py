@@ -36,7 +36,7 @@ Counts = NDArray[np.int64]
 
 PARTS = ("train", "validation", "test")
 MOST_GROUPS = 8  # columns of the table of classes
-_TELLING = 0.5  # share of a level's variance. If classes explain more, scaling gets a hint
+_TELLING = 0.5  # share of a level's variance. If classes explain more, there is a hint on scaling
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class DealtClient:
 
 @dataclass(frozen=True)
 class Dealing:
-    """All clients with their sequences. value_range: the lowest and highest value for models."""
+    """All clients with their sequences. value_range: the lowest and highest value models see."""
 
     clients: tuple[DealtClient, ...]
     value_range: tuple[float, float] | None
@@ -75,7 +75,7 @@ class Dealing:
 
     @property
     def groups(self) -> dict[str, list[DealtClient]]:
-        """The clients of each true cluster, sorted by its name. Others are left out."""
+        """The clients by true cluster, sorted by its name. Clients without one are left out."""
         names = sorted({client.group for client in self.clients if client.group})
         return {name: [client for client in self.clients if client.group == name] for name in names}
 

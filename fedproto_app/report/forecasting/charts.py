@@ -35,7 +35,7 @@ _MOST_METHODS = 3  # in one chart of forecasts. More lines would hide the bands
 _MOST_CHOICES, _MOST_OF_ONE_RUN = 40, 12  # clients whose forecasts a page offers
 _MOST_MATRICES = 4
 _MOST_CLIENTS = 1000  # rows of a matrix. The cost of clustering grows with their square
-_MOVED = 0.01  # relative change from the start value from which a filter's entry has moved
+_MOVED = 0.01  # relative change at which a filter's entry has moved from its start value
 _PHASE_LABELS = 8  # approximate number on an axis
 
 _log = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
     """Return the charts of ``divergence.png``, ``filter.png``, ``forecast.png`` and
     ``response.png``.
 
-    All but the first need the nodes' state of a simulation. The last two also need the data. If
-    its input is missing, a picture is left out.
+    All but the first need the nodes' state of a simulation. The last two also need the data. A
+    picture whose input is missing is left out.
     """
     runs = {run_dir.name: run_dir}
     charts: dict[str, Sequence[Chart]] = {}

@@ -174,8 +174,8 @@ def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[st
 def series_of(settings: Settings, clients: Iterable[str]) -> dict[str, ClientSeries]:
     """Return the clients' series, or raise `FedProtoError` if the data lack one of them.
 
-    All charts of a report share one reading of the data. After a run in the same process, its
-    reading is used.
+    All charts of a report share one reading of the data. After a run in the same process, that
+    run's reading is used.
     """
     from fedproto_app.data.shared_read import read_once
     from fedproto_app.data.sources import load_series

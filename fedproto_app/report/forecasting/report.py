@@ -43,7 +43,7 @@ BLOCK_COLUMNS = ("client", "node", "step_seconds", "block_steps", "first_block")
 
 
 class ForecastingReport(TaskReport):
-    """The report of errors, of the kept models (best validation error per client) and the last."""
+    """The report of errors: of the kept models (best validation error per client) and the last."""
 
     metrics = FORECASTING
 

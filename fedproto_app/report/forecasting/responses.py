@@ -46,7 +46,7 @@ class _Clients:
     by_client: Mapping[str, Response]
 
     def flags(self, name: str) -> NDArray[np.bool_]:
-        """Return one flag for all columns of all clients, [K, k]. name: of the flag."""
+        """Return the flag of this name for all columns of all clients, [K, k]."""
         return np.array([getattr(r.columns, name) for r in self.by_client.values()])
 
     def curve(self, response: Response, place: int, x: Vector) -> Vector:
@@ -96,7 +96,7 @@ def response_sections(run_dir: Path) -> list[Section]:
 
 
 def response_charts(run_dir: Path) -> list[Chart]:
-    """Return charts of the columns that change forecasts most, and one of all columns of 0 and 1.
+    """Return charts of the columns that change forecasts most, and one chart for all 0/1 columns.
 
     Return [] if there is no response, if the nodes' state of a simulation is missing, or if the
     data are gone.

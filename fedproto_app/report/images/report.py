@@ -55,11 +55,11 @@ CLASS_COLUMNS = (
     "class", "train_samples", "third", "test_samples", "accuracy_global", "accuracy_local",
 )  # fmt: skip
 _NOBODYS = Metric("")  # a metric that no client has
-_SELECTED_ROUNDS = 10  # so many last rounds figure 4 of the paper averages for A_sel
+_SELECTED_ROUNDS = 10  # the last rounds that figure 4 of the paper averages for A_sel
 
 
 class ClassificationReport(TaskReport):
-    """The report of accuracies: of averaged models, own models, and own models of a round."""
+    """The report of accuracies: of averaged models, own models, and those of a round's clients."""
 
     metrics = CLASSIFICATION
 

@@ -1,6 +1,6 @@
 """Write ``report.html``: one file that makes no network requests.
 
-Untrusted texts – names of clients, reasons, paths – are escaped by the templates or by ElementTree.
+Untrusted texts (names of clients, reasons, paths) are escaped by the templates or by ElementTree.
 The page's content security policy forbids all requests, and all scripts except its own, which the
 policy names by its digest.
 """
@@ -235,7 +235,7 @@ def write_report(
 ) -> None:
     """Write a page on finished runs, completely or not at all.
 
-    notes: further notes on what was done to the data, besides the runs' own. Runs that differ only
+    notes: what was done to the data, in addition to the notes of the runs. Runs that differ only
     in their seed share a row, as in a comparison. Each question has its own part of the page. For
     example, all runs on one dataset and horizon answer one question.
     """
@@ -281,7 +281,7 @@ def render(
 
 
 def _breakable(label: str) -> Markup:
-    """Allow line breaks after the signs of a label such as "kindred response.sharing=none"."""
+    """Allow line breaks after "." and "=" in a label such as "kindred response.sharing=none"."""
     return Markup(re.sub(r"([.=])(?=\D)", r"\1<wbr>", str(escape(label))))
 
 

@@ -23,14 +23,14 @@ class AnalyticSettings(Section):
 
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "each client's solution is its own (`none`), that of all clients (`federated`), its own "
-        "pulled towards that of all (`shrunk`), or also towards [its "
-        "cluster's](closed-forms.md#clusters) (`clustered`)",
+        "which solution a client gets: its own (`none`), that of all clients (`federated`), or "
+        "its own pulled towards the latter (`shrunk`). `clustered` also pulls towards [its "
+        "cluster's](closed-forms.md#clusters)",
     )
     penalty: Positive = setting(
         1.0,
-        "penalty of the solution for all clients' samples. Its unit for classes is [3 r/n "
-        "times the mean variance](closed-forms.md#classifier)",
+        "penalty of the solution for all clients. For classes it is "
+        "[scaled](closed-forms.md#classifier)",
     )
     weakest: Positive = setting(
         0.01,
@@ -40,14 +40,14 @@ class AnalyticSettings(Section):
     eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
-        "random filters for images (8 values each), or half the number of [features of "
-        "sequences](closed-forms.md#classes)",
+        "random filters for images, with 8 values each. Sequences get [twice as many "
+        "features](closed-forms.md#classes)",
         f"1 … {MOST_FEATURES}",
     )
     prior: Prior = setting(
         "own",
-        "class frequencies that a solution assumes: the client's own, or equal ones, which find "
-        "rare classes more often",
+        "class frequencies that a solution assumes: the client's own, or equal ones. Equal ones "
+        "find rare classes more often",
     )
 
     guess_rounds: CountOrZero = setting(

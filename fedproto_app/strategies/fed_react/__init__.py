@@ -21,14 +21,14 @@ class FedReactSettings(Section):
 
     clusters: CountOrZero = setting(
         3,
-        "number of clusters (C). 0 chooses it by silhouette in each round, except for `ifca` and "
-        "`flsc`",
+        "number of clusters (C). With 0, each round chooses it by silhouette, except for `ifca` "
+        "and `flsc`",
     )
     samples: CountOrZero = setting(64, "labelled samples per client and round (|M_t|, 0: all)")
-    penalty: Positive = setting(1.0, "weight of errors against the head's norm: the SVM's C")
+    penalty: Positive = setting(1.0, "weight of errors relative to the head's norm (C of the SVM)")
     clustering: Literal["evolutionary", "snapshot"] = setting(
         "evolutionary",
-        "clusters remember the past (Fed-REACT, Algorithm 2) or forget it (Fed-REACT, Algorithm 3)",
+        "whether clusters remember the past or forget it (Fed-REACT, Algorithms 2 and 3)",
     )
     similarity: HeadSimilarity = setting(
         "cosine",
@@ -36,11 +36,11 @@ class FedReactSettings(Section):
     )
     forgetting: Forgetting = setting(
         "adaptive",
-        "weight of the past [in similarities](fed-react.md#clusters) (α_t, Fed-REACT, eq. 3)",
+        "weight of the past [in similarities](fed-react.md#clusters) (α_t)",
         "`adaptive toolbox all-rounds`, or 0 … 1",
     )
     overlap: Count = setting(2, "how many clusters a client of `flsc` belongs to", "1 … `clusters`")
-    affect_iterations: Count = setting(5, "most iterations of AFFECT (Fed-REACT, Algorithm 4)")
+    affect_iterations: Count = setting(5, "most iterations of AFFECT")
     smoothing: Literal["none", "mean", "forgetting", "kalman"] = setting(
         "kalman",
         "[smoothing of a cluster's head](fed-react.md#the-head-of-a-cluster) over the rounds",
@@ -50,8 +50,7 @@ class FedReactSettings(Section):
     em_iterations: CountOrZero = setting(5, "steps of EM per round (0: q and r stay as set)")
     history: Literal["unchanged", "all"] = setting(
         "unchanged",
-        "when a head is smoothed and sent: while its members are unchanged (Fed-REACT, Algorithm "
-        "2, line 10), or always",
+        "when a cluster's head is smoothed and sent: while its members are unchanged, or always",
     )
 
     @property

@@ -50,8 +50,9 @@ Encode = Callable[[Tensor, Tensor], Tensor]  # series [K, n, T, d], lengths [K, 
 
 
 class Crops(NamedTuple):
-    """Sub-series: their series' indices, first steps and lengths, […, B, 2 + R] int64 each.
+    """Sub-series, each with the index of its series, its first step and its length.
 
+    All three are int64 tensors […, B, 2 + R].
     A row holds the reference, then the positive, then the negatives.
     """
 

@@ -22,49 +22,50 @@ class FuelsSettings(Section):
     """``[fuels]``."""
 
     prototype_dim: CountOrZero = setting(
-        32, "length of a prototype (d_p). 0: no projector, so prototypes are representations"
+        32,
+        "length of a prototype (d_p). With 0, representations serve as prototypes",
     )
-    temperature: Positive = setting(0.02, "temperature (τ)")
+    temperature: Positive = setting(0.02, "the contrast's temperature (τ)")
     prediction_weight: Positive = setting(
-        1.0, "weight of L_pred. 5 follows both printed algorithms, which have ρ here"
+        1.0, "weight of L_pred. Both printed algorithms have ρ here"
     )
     intra_weight: NonNegative = setting(1.0, "weight of L_intra")
     inter_weight: NonNegative = setting(
         5.0, "weight of L_inter (ρ). Both printed algorithms have 1"
     )
     negatives: Literal["filtered", "similarity"] = setting(
-        "filtered", "[loss terms](fuels.md) of P, eq. 6 or A, eq. 2"
+        "filtered", "loss terms as in [P, eq. 6 or A, eq. 2](fuels.md)"
     )
     augmentation_low: ShareOrOne = setting(0.8, "lower end of the temporal shift")
     threshold: Literal["percentile", "absolute"] = setting(
-        "percentile", "whether β is a percentile or in nats"
+        "percentile", "whether β is a percentile or a value in nats"
     )
     beta: NonNegative = setting(
         50.0, "threshold of the off-diagonal JSDs (β)", "≥ 0, a percentile ≤ 100"
     )
-    intra: bool = setting(True, 'false: ablation "w/o intra"')
-    inter: bool = setting(True, 'false: ablation "w/o inter"')
-    periodicity_aware: bool = setting(True, 'false: ablation "w/o p-aware"')
-    learn_filter: bool = setting(True, 'false: ablation "w/o W"')
+    intra: bool = setting(True, 'if false, ablation "w/o intra"')
+    inter: bool = setting(True, 'if false, ablation "w/o inter"')
+    periodicity_aware: bool = setting(True, 'if false, ablation "w/o p-aware"')
+    learn_filter: bool = setting(True, 'if false, ablation "w/o W"')
     filter_start: Positive = setting(1.0, "initial value of W's entries")
     filter_rate: Positive = setting(1.0, "learning rate of W, relative to the optimiser's")
     comparison: Literal["jsd", "random"] = setting(
         "jsd",
-        "positive clients are chosen by JSD and β, or, as a control, at random",
+        "whether positive clients are chosen by JSD and β, or at random as a control",
     )
     renew_optimizer: bool = setting(
         False, "reset a client's optimiser after its first round with guidance"
     )
     diagnostics: bool = setting(
         False,
-        "[measure](artefacts.md#diagnostics) W and each loss's gradient every round",
+        "[measure](artefacts.md#diagnostics) W and the gradient of each loss in every round",
     )
     noise: Literal["none", "laplace", "gaussian", "exponential"] = setting(
         "none",
-        "noise on the prototypes sent, from the run's seed. It guarantees no [privacy](privacy.md)",
+        "noise on the prototypes that are sent. It guarantees no [privacy](privacy.md)",
     )
     noise_scale: Positive = setting(
-        1.0, "standard deviation, Laplace's b, or the exponential's mean"
+        1.0, "the noise's standard deviation, Laplace's b or the exponential's mean"
     )
 
     @model_validator(mode="after")

@@ -17,14 +17,14 @@ class KindredSettings(Section):
 
     sharing: Literal["kin", "common", "groups", "random", "none"] = setting(
         "kin",
-        "whose data support a client's: similar clients', everybody's, everybody's and [its "
-        "group's](closed-forms.md#groups), random clients' (a control), or nobody's",
+        "whose data support a client's own: similar clients' (`kin`), everybody's (`common`), "
+        "everybody's and [its group's](closed-forms.md#groups) (`groups`), random clients' as a "
+        "control, or nobody's",
     )
     features: CountOrZero = setting(100, "random waves at each of two scales (0: linear)")
     temperature: Positive = setting(
         0.5,
-        "how far similarity reaches, as a multiple of the median divergence. Equal weights are "
-        "tried too",
+        "how far similarity reaches, as a multiple of the median divergence",
     )
     eta: Positive = setting(0.2, "trust in validation samples (η). 1 takes them as independent")
     smallest_penalty: Positive = setting(1e-4, "smallest penalty λ tried")
