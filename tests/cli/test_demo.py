@@ -58,8 +58,8 @@ def test_it_runs_compares_and_says_what_to_try(
 
 def test_its_settings_are_in_the_package() -> None:
     settings = tomllib.loads(demo.CONFIG.read_text())
-    assert f"history {settings['data']['history']} has" in demo.CELLS
-    assert f"history {demo.ALL_DAYS} the" in demo.CELLS
+    assert f"history {settings['data']['history']}: all methods" in demo.CELLS
+    assert f"history {demo.ALL_DAYS}: only" in demo.CELLS
     linked = Path(__file__).parents[2] / "configs" / "demo.toml"
     assert linked.resolve() == demo.CONFIG.resolve()
 

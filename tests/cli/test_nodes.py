@@ -68,7 +68,7 @@ def test_the_life_of_a_key(
         assert limited.out.startswith(f"pier: is registered, until {time_text(days=365)[:10]}")
         renamed = fedproto("nodes", "register", pier, "local", "--name", "quay")
         assert (renamed.code, renamed.out) == (2, "")
-        assert "registered already, under the name 'pier', not 'quay'" in renamed.err
+        assert "already registered under the name 'pier', not 'quay'" in renamed.err
 
         typo = fedproto("run", "--superlink", "local", "--set", "nodes.names=harbor,pier")
         assert typo.code == 2

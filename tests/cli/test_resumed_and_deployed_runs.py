@@ -109,7 +109,7 @@ def test_a_simulation_is_resumed_with_its_settings_and_nodes(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--resume", "nowhere"], "nowhere: holds no run that could be resumed"),
+        (["--resume", "nowhere"], "nowhere: holds no run to resume"),
         (["--resume", "done"], "done: this run is finished"),
         (["--resume", "mine", "--nodes", "2"], "--nodes 2: the run has 3 nodes"),
         (["--resume", "done", "--set", "rounds=1"], "rounds = 1: "),

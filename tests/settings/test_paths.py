@@ -39,7 +39,7 @@ def test_the_root_itself_and_what_lies_in_it_are_allowed(root: Path) -> None:
 def test_no_path_leaves_it(root: Path, key: str, path: str) -> None:
     graph = {"graph.source": "file", "graph.path": "edges.csv"} if "graph" in key else {}
     config: dict[str, Any] = {**ENCODER, **graph, key: path}
-    with pytest.raises(SettingsError, match=rf"{key} = '{path}': means .*outside {OUTPUT_ROOT}"):
+    with pytest.raises(SettingsError, match=rf"{key} = '{path}': is .*outside {OUTPUT_ROOT}"):
         within_root(settings_from(config))
 
 

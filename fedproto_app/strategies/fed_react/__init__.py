@@ -28,7 +28,8 @@ class FedReactSettings(Section):
     penalty: Positive = setting(1.0, "weight of errors relative to the head's norm (C of the SVM)")
     clustering: Literal["evolutionary", "snapshot"] = setting(
         "evolutionary",
-        "whether clusters remember the past or forget it (Fed-REACT, Algorithms 2 and 3)",
+        "whether clusters remember the past (Fed-REACT, Algorithm 2) or not "
+        "(Fed-REACT, Algorithm 3)",
     )
     similarity: HeadSimilarity = setting(
         "cosine",
