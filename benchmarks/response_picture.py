@@ -44,7 +44,7 @@ SETTINGS = {
     "output.pictures": False,
 }
 TITLES = {"u": "west wind", "v": "south wind", "wind_speed": "speed"}
-GREY, BAND, LATER = "#59636e", "80% of the other farms", "alone, with eleven months"
+GREY, BAND, LATER = "#59636e", "80% of the other farms", "local, with eleven months"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def draw(
 ) -> None:
     """Draw all newcomers' errors, and what the median newcomer learned of each column."""
     shown = sorted(newcomers, key=lambda farm: farm.ratio)[len(newcomers) // 2]
-    ways = {"alone": (shown.alone, look(1)), "together": (shown.together, look(0))}
+    ways = {"local": (shown.alone, look(1)), "federated": (shown.together, look(0))}
     with picture(file, 10, 3.8) as figure:
         first, *panels = figure.subplots(1, 1 + len(COLUMNS), width_ratios=(1.2, 1, 1, 1))
         for row, farm in enumerate(newcomers):
