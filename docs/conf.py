@@ -63,7 +63,7 @@ def _as_rst(
 def _says_nothing(
     app: Sphinx, kind: str, name: str, documented: object, skip: bool, options: object
 ) -> bool | None:
-    """Leave out the docstrings of a NamedTuple's fields; the class describes them."""
+    """Leave out the docstrings of a NamedTuple's fields, because the class describes them."""
     return True if (documented.__doc__ or "").startswith("Alias for field number") else None
 
 

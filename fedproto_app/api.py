@@ -118,7 +118,7 @@ def compare(runs: Runs) -> DataFrame:
     """Return a table of finished runs. Each has a row, and the best comes first.
 
     runs: runs, their folders, or folders that contain several runs. Runs that differ only in their
-    seed share a row. The columns are those of ``fedproto compare --format csv`` (docs/running.md).
+    seed share a row. ``fedproto compare --format csv`` has the same columns (docs/running.md).
     For forecasts these are ``mse_mean``, ``mase_median_mean``, the share of clients that are better
     off than alone, and others. If the runs have several tasks, the table has all their columns.
     """

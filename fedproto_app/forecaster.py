@@ -38,7 +38,7 @@ class Forecaster:
     method: as in the settings (docs/methods.md). freq: the step of the series, as pandas writes it
     ("h", "30min", "B", "MS", "QE"), or 1 for counted steps. If it is None, the step is not checked.
     horizon: how many values a forecast predicts, with intervals. period, calendar: by default those
-    that suit the step of the data. known: those columns of the frame that are known in advance,
+    that suit the step of the data. known: the frame's columns with values known in advance,
     such as a weather forecast. model: as for `run`. settings: further settings, with dotted keys or
     nested. folder: where runs are kept, by default a temporary folder, which is removed with the
     forecaster. on_round, progress: as for `run`.

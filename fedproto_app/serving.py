@@ -106,7 +106,7 @@ def write_csv(
     """Write values and limits in the form of the data's table. Unknown values are empty.
 
     A long table has a row per client and step. A wide one has a row per step and a column per
-    client, then columns such as ``north-lo-80``. Names, delimiter and decimal sign are those of the
+    client, then columns such as ``north-lo-80``. Names, delimiter and decimal sign are as in the
     data. layout: "long" writes ``unique_id, ds, y_hat`` and limits, with commas and decimal points,
     whatever the layout of the data. The same form is used if the data are not a table.
     """

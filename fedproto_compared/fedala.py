@@ -8,7 +8,7 @@ training. W lies in 0 … 1 and begins at 1. It is trained by gradient descent a
 of the client's batches: in the client's second round until the loss settles, and then for one epoch
 per round. After that, the client trains and sends as in FedAvg.
 
-Clients are evaluated with the model with which they would begin the next round.
+Clients are evaluated with the model that they would begin the next round with.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class FedAlaSettings(Section):
     """``[fedala]`` (docs: compared.md)."""
 
     layers: CountOrZero = setting(
-        1, "top layers in which a client mixes the global model with its own (p). 0: all"
+        1, "top layers where a client mixes the global model with its own (p). 0: all"
     )
     share: ShareOrOne = setting(
         0.8, "share of a client's batches that train the mixing weights (s)"

@@ -162,7 +162,7 @@ def constrained_kmeans(
 ) -> Labels:
     """Return the cluster of each point, numbered by first appearance: [n, k] → [n].
 
-    The result is that of the run, among `STARTS`, with the least sum of squared distances. Raise
+    The result comes from the run, among `STARTS`, with the least sum of squared distances. Raise
     ValueError if there are fewer points than clusters × smallest.
     """
     if len(points) < clusters * smallest:

@@ -254,7 +254,7 @@ class FedPclStrategy(FedAvgStrategy):
         return Guidance()
 
     def outliers(self, replies: Sequence[ClientReply]) -> dict[ClientKey, str]:
-        """Return clients whose prototype is far longer than those of the round's other clients.
+        """Return clients whose prototype is far longer than the round's other prototypes.
 
         Such prototypes would decide the mean's direction, and only directions matter to the loss.
         """

@@ -157,7 +157,7 @@ class FedTgpLearner(FedProtoClassesLearner):
 
 
 class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
-    """State: the network, which makes C̃, and the classes of which a client sent a prototype."""
+    """State: the network, which makes C̃, and the classes that a client sent a prototype for."""
 
     section: FedTgpSettings
 

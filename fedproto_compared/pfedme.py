@@ -84,7 +84,7 @@ class PFedMeLearner(PersonalModelLearner[Context]):
     section: PFedMeSettings
 
     def phases(self) -> Sequence[Phase]:
-        """Return one phase, in which the optimiser moves θ alone."""
+        """Return one phase, where the optimiser moves θ alone."""
         return [Phase("local", (PERSONAL,), self.training.local_epochs)]
 
     def make_optimizer(self, parameters: Mapping[str, Tensor]) -> InnerAndOuterSteps:

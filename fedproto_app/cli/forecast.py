@@ -136,8 +136,8 @@ def forecast(
     are no table, the columns are unique_id, ds and y_hat. If the data have no
     times, ds counts steps: the first row of a file is step 0. A table of the
     clients goes to stderr. A client is listed there but gets no forecast if
-    it has no model or too few values, or if its values end before those of
-    the training run. If --client names such a client, this is an error.
+    it has no model or too few values, or if its values end before the
+    training run's. If --client names such a client, this is an error.
     Exit code: 0 written, 2 nothing written.
 
     [bold]Examples[/bold]

@@ -74,14 +74,14 @@ def compare(
 
     Runs that differ only in their seed share one row, with the mean and the
     standard error over the seeds. The best row comes first. Forecast errors
-    are those of the kept models, on the standardised scale. A client is better
+    come from the kept models, on the standardised scale. A client is better
     off if its error is lower than with its best local model. That is the
     model with the client's lowest validation error among the runs without
     sharing. The sentence below the table says whether federated learning
     pays. It uses the sharing runs with the lowest validation error. For
-    images, accuracies are those of the last round's models. For sequences,
-    they are those of the kept models and of the last round's models, and the
-    mean over all rounds.
+    images, accuracies come from the last round's models. For sequences, they
+    come from the kept models and from the last round's models, with the mean
+    over all rounds.
 
     [bold]Examples[/bold]
 

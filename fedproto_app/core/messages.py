@@ -168,8 +168,8 @@ class Reply:
 class PublicKeys(NamedTuple):
     """The public keys of one node for one masked sum.
 
-    masks: the key with which other nodes agree on masks with this node. shares: the key with which
-    they seal shares for it. signer: the Ed25519 key of the site that signed both, b"" for none.
+    masks: the key that other nodes use to agree on masks with this node. shares: the key that they
+    use to seal shares for it. signer: the Ed25519 key of the site that signed both, b"" for none.
     """
 
     masks: bytes

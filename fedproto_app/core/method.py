@@ -113,7 +113,7 @@ class Pretraining:
         (settings, `DataShape`) → `Model`.
     strategy: the server's half of all phases: (settings, federation, the method's strategy).
     learner: the clients' half of this phase: (training, table, task).
-    samples: turns the samples of a node's clients into those of the method's own rounds:
+    samples: turns the samples of a node's clients into samples for the method's own rounds:
         (shard, clients' names, an order's arrays, task, store) → `Shard`.
     """
 
@@ -149,8 +149,8 @@ class Method:
     rounds: gives the number of rounds if the method decides this and not the settings.
     pretraining: the phase that the method brings before its own rounds, if any.
     learns_without_labels: whether a run can use sequences without a label.
-    learns_from_validation: whether clients' validation samples are also in what they send. These
-        then count among the samples that clients declare.
+    learns_from_validation: whether the arrays that clients send also depend on their validation
+        samples. These then count among the samples that clients declare.
     scaling: how labelled sequences are scaled if ``data.sequences.scaling`` is auto.
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.

@@ -2,7 +2,7 @@
 
 A method is a module or a folder in ``strategies/`` with a record ``METHOD``. It is named
 after the file, with dashes, and no other file lists it. The package ``fedproto_compared`` beside
-the app has further methods in the same form, which are known only if it is installed. A user's own
+the app has further methods in the same form, which are found only if it is installed. A user's own
 method is a `Method` in a module of theirs, ``package.module:NAME``. A method's module is imported
 when the method is asked for.
 """

@@ -159,7 +159,7 @@ class Received:
         """Return the mean over the clients, or the result of the robust rule if one is set.
 
         The mean of a remembered array is taken over the latest values of all clients that ever
-        replied, that of another array over this round's clients. With masked sums it is always
+        replied, the mean of another array over this round's clients. With masked sums it is always
         over the newest round's clients. Return None if no client has sent the array yet, or if
         this round has none.
         """

@@ -23,15 +23,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a task's data and model, from which declared arrays get their shapes.
+    """The sizes of a task's data and model, which give declared arrays their shapes.
 
     Before the nodes have declared their data all sizes are 1. Which arrays a method sends, and how
     they are protected, depends on the settings alone.
 
     period, horizon, regressors: for series, the number of samples in a period, of steps ahead, and
-    of inputs to a linear forecast of one step. known: columns of a series that are known in
-    advance. batches: the number of batches of a client, equal for all, if clients send their
-    batches one by one. width: the length of a representation. classes: the number of labels.
+    of inputs to a linear forecast of one step. known: a series' columns known in advance.
+    batches: the number of batches of a client, equal for all, if clients send their batches one by
+    one. width: the length of a representation. classes: the number of labels.
     outputs: the number of outputs of a head. parameters: the shapes of the model's parameters by
     name. encoder, head: the prefixes of the names of these two parts' parameters.
     """
@@ -133,9 +133,9 @@ def model(*parameters: str, **fields: object) -> Sends:
 class Expected:
     """The shapes of the arrays that a node's reply must have, by name.
 
-    mean: arrays of which a node sends the mean over its clients. per_client: arrays of which it
-    sends one for each client. The shape leaves out the client axis. per_class: arrays of which it
-    sends one row for each class that a client has, out of `classes`. The shape leaves out the
+    mean: arrays that a node sends as the mean over its clients. per_client: arrays that it sends
+    once for each client. The shape leaves out the client axis. per_class: arrays that it sends with
+    one row for each class that a client has, out of `classes`. The shape leaves out the
     client axis and the class axis. models: the arrays in per_client that belong to the client's
     copy of the received model. of_any_size: arrays that may differ between clients by any factor.
     masked: whether the node sends one masked vector in place of the arrays. The vector is then

@@ -20,7 +20,7 @@ class TaskRecord:
     folder: the name of its folder in every package. Tasks on the same data share one.
     holds: what its data are, in words. Tasks with the same word share their sources.
     targets: "classes" or "real numbers" if sources of its data may have either, else "".
-    draws: whether its check can draw a picture of which client holds which data.
+    draws: whether its check can draw a picture that shows which client holds which data.
     first_method: a method that runs in seconds, to try first.
     simplest: the methods that any other must beat. They run without sharing.
     forecasts: whether its kept models forecast the next values of a series.

@@ -276,7 +276,7 @@ def write_roster(roster: NodeRoster, reply_to: Message) -> Message:
 
 
 def _cut(reasons: Mapping[str, str]) -> dict[str, str]:
-    """Cut the reasons, because the server refuses a message in which one of them is too long."""
+    """Cut the reasons, because the server refuses a message if one of them is too long."""
     return {name: reason[:MOST_REASON] for name, reason in reasons.items()}
 
 

@@ -1,7 +1,7 @@
 """Read the times of a table, and turn them into positions on one clock.
 
 A column of times holds dates, periods such as 1998Q1, years, counts since 1970, or numbers of
-steps. A position is the number of whole steps since 1970. Steps may be those of the calendar, such
+steps. A position is the number of whole steps since 1970. Steps may follow the calendar, such
 as months or business days. Because all positions count from 1970, the same hour of the day has the
 same phase in every file and at every site, whenever recording began.
 """
@@ -187,7 +187,7 @@ class Clock:
         return max(1, int(52 / weeks))
 
     def positions(self, times: Times) -> NDArray[np.int64]:
-        """Return the positions of the steps in which times [n] lie, or of the last steps before."""
+        """Return the positions of the steps that hold times [n], or of the last steps before."""
         if self.months:
             return (times.astype("datetime64[M]").astype(np.int64) - self.month) // self.months
         if self.week == _EVERY_DAY:
@@ -349,7 +349,7 @@ def _of_weekdays(all_times: Sequence[Times], clock: Clock, may_lack_rows: bool) 
     """Return the clock if the times are days but certain weekdays never occur, else None.
 
     The times must span at least `_FEWEST_WEEKS` weeks. Chance must not explain the missing
-    weekdays: if their rows were missing only as often as those of the other weekdays, the
+    weekdays: if their rows were missing only as often as the other weekdays' rows, the
     probability that all are missing must be below `LARGEST_CHANCE`.
     """
     if may_lack_rows or any(((times - times[0]) % DAY).any() for times in all_times):
@@ -676,7 +676,7 @@ def _unit_by_size(values: Matrix, where: str) -> str:
 
 
 def _unit_of(values: NDArray[np.float64]) -> str | None:
-    """Return the unit for which all values are plausible dates, or None if there is none."""
+    """Return the unit that makes all values plausible dates, or None if there is none."""
     for unit, oldest in _OLDEST.items():
         if ((values >= oldest) & (values < _NEWEST[unit])).all():
             return unit

@@ -112,7 +112,7 @@ def future_of_frame(frame: DataFrame, id_col: str = "", time_col: str = "") -> K
 
 
 def known_settings(settings: Mapping[str, object]) -> DataSettings:
-    """Return those of a run's settings, with dotted keys, that give columns known in advance."""
+    """Return the settings that give columns known in advance, from a run's with dotted keys."""
     return settings_from({key: settings[key] for key in _OF_KNOWN if key in settings}).data
 
 

@@ -59,8 +59,8 @@ def with_known_columns(
     A column that ends before a client's last value is not continued.
 
     where: the source's name in messages. steps: for how many steps after the last value the
-    functions of time are computed. future: a table whose rows after the last value replace those of
-    the source. Its earlier rows only fill gaps of the source.
+    functions of time are computed. future: a table whose rows after the last value replace the
+    source's rows. Its earlier rows only fill gaps of the source.
 
     Raises `DataError` if a column does not exist, lacks more than a fifth of its rows, or has times
     that do not fit.

@@ -22,7 +22,7 @@ LEAST_WEIGHT = 1e-9  # Dirichlet shares can be so small that they are 0
 
 
 def client_names(clients: int) -> list[str]:
-    """Return the names of the clients to which samples are dealt."""
+    """Return the names of the clients that samples are dealt to."""
     digits = max(3, len(str(clients - 1)))
     return [f"client-{number:0{digits}d}" for number in range(clients)]
 
@@ -55,7 +55,7 @@ def spread(weights: NDArray[np.float64], least: Counts, samples: int, counts: Co
     weights: [R, C], the mix that each row would have if there were enough samples of every class,
     0 where it gets none of the class. least: [R, C], the fewest samples, 0 where the weight is 0.
     counts: [C], the samples of each class. The caller makes sure that such whole numbers exist
-    (`images.partition.equal_share`). The result is that of `maximum_entropy`, rounded.
+    (`images.partition.equal_share`). The result is `maximum_entropy`'s, rounded.
     """
     extra = maximum_entropy(weights, least, samples, counts) - least
     row_sums, room = samples - least.sum(axis=1), counts - least.sum(axis=0)

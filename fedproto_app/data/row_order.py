@@ -71,7 +71,7 @@ class TimedRows:
 
     stamps: [T]. values: [T, N + k]. places: the place of each row in the file, [T]. notes: what a
     person should know of how the rows were sorted. counts: further notes, each with the number of
-    rows to which it applies. `with_counts` adds up these numbers over all clients.
+    rows that it applies to. `with_counts` adds up these numbers over all clients.
     """
 
     stamps: Stamps
@@ -106,7 +106,7 @@ def in_order(rows: FileRows, zone: str = "", repeated: Repeated = "refuse") -> T
 
     Raises `TimeTwice` for such rows if `repeated` refuses them. Raises `DataError` for a missing
     time, for an unknown zone, for a local time that the zone skips, and for a local time that
-    occurs twice if the order of the rows does not show which one is meant.
+    occurs twice if the order of the rows does not tell the two apart.
     """
     stamps, values, where, row = rows.stamps, rows.values, rows.where, rows.row
     assert stamps is not None  # rows without times are in order already

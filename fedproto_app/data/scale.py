@@ -28,7 +28,7 @@ class Scale:
     Errors and intervals are on this scale, whatever is subtracted from the series before it is
     forecast.
 
-    mean, std: those of the train part, in the data's units. On the standard scale they are 0 and 1.
+    mean, std: over the train part, in the data's units. On the standard scale they are 0 and 1.
     seasonal_difference: the divisor of MASE, see `seasonal_difference`. is_negative: whether any
     value up to the last train target is below 0.
     """
@@ -76,7 +76,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class TrainedSeries:
-    """What a kept model, besides its tensors, must know of the series that it was trained on.
+    """What a kept model must know of the series it was trained on, in addition to its tensors.
 
     end: the position after the last value. clock: the clock of the positions, or None.
     """
@@ -112,7 +112,7 @@ class TrainedSeries:
 def seasonal_difference(values: Vector, period: int) -> float:
     """Return the mean of |y_t − y_{t−p}| over the pairs of values [T] that are both present.
 
-    This is the mean error of the seasonal naive forecast, by which MASE divides (Hyndman and
+    This is the mean error of the seasonal naive forecast, the divisor of MASE (Hyndman and
     Koehler 2006). It is 0 if fewer than one pair in 20 differs by more than rounding. Otherwise the
     divisor of a series that hardly ever changes would be near 0 and its MASE meaningless.
     """

@@ -51,7 +51,7 @@ class ClientSeries:
         Row t belongs to the time of ``values[t]``, and rows after the last value belong to the
         times to be forecast. NaN where a value is missing.
     columns: the k names of these columns.
-    table: the columns of the table from which the series comes, None if it comes from no table.
+    table: the columns of the table that the series comes from, None if it comes from no table.
     group: the client's true group if the source knows it, as for synthetic data, else "".
     notes: what a person should know of how the source was read, such as rows that were sorted.
     """
@@ -88,7 +88,7 @@ class ClientSeries:
 
         If end is None or larger than the number of values, the part goes up to the last value. The
         known columns begin with the first value. They are not cut at the end, because a weather
-        forecast for tomorrow is known today, however many values are left out.
+        forecast for tomorrow exists today, however many values are left out.
         """
         values = self.values[first : None if end is None else max(first, end)]
         return replace(self, values=values, known=self.known[first:], start=self.start + first)
@@ -112,7 +112,7 @@ def series_of(
     """Yield the clients of these rows on the regular grid of their common clock.
 
     sources: either all have times or none has. Without times, all clients start at 0. table: the
-    columns of the table from which they come. known: the names of the last columns of values.
+    columns of the table that they come from. known: the names of the last columns of values.
     usual: the clock to use if the times show none. If it is a clock of the calendar, it is used in
     any case, and rows on days without a step are left out.
 

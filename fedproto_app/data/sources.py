@@ -101,7 +101,7 @@ def _read(settings: DataSettings) -> tuple[list[ClientSeries], str]:
 
 
 def checked_clients(loaded: object, settings: DataSettings, where: str) -> list[ClientSeries]:
-    """Return those of a loader's clients that the settings choose, with checked names and values.
+    """Return the clients of a loader that the settings choose, with checked names and values.
 
     where: the source's name in messages. An error is a `DataError` that names the client.
     """

@@ -75,7 +75,7 @@ _CLOCK_TIME = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?( ?[aApP][mM])?")
 
 @dataclass(frozen=True)
 class Head:
-    """The column names of a file, which are known before the columns are read.
+    """The column names of a file, which are available before the columns are read.
 
     times: the place of the column that looks like a time column, or None. rows: how many rows come
     before the first row of values. above: how many come before the names. notes: what a person

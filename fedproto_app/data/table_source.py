@@ -75,7 +75,7 @@ class TableFormat:
     further: re.Pattern[str] | None = None
 
     def client_of(self, path: Path) -> str:
-        """Return the name of the client to which a file belongs."""
+        """Return the name of the client that a file belongs to."""
         name = self.suffix.sub("", path.name)
         return name if self.further is None else self.further.sub("", name)
 
@@ -116,9 +116,9 @@ def load_covariates(
 ) -> Iterator[ClientSeries]:
     """Yield the columns of a table that has no values, only columns known in advance.
 
-    settings: their path is that of the table. clock: the clock of the series to which the columns
-    belong. A table with only one row for each client gets this clock. Yields a series for each
-    client, in which all values are missing. Without a column of clients, yields one named "".
+    settings: their path is the table's. clock: the clock of the series that the columns belong to.
+    A table with only one row for each client gets this clock. Yields a series for each client, with
+    all values missing. Without a column of clients, yields one named "".
     """
     select = partial(_covariate_columns, settings=settings)
     yield from _of_rows(settings, tables, _paths(settings, tables), select, clock or _COUNT)
@@ -221,7 +221,7 @@ def _series(
     known: tuple[str, ...] = (),
     usual: Clock | None = None,
 ) -> Iterator[ClientSeries]:
-    """Yield `series_of` these rows. read: the tables from which they come. paths: all files."""
+    """Yield `series_of` these rows. read: the tables that they come from. paths: all files."""
     try:
         yield from series_of(rows, settings, table, known, usual)
     except TimeTwice as error:

@@ -536,7 +536,7 @@ def make_windows(
 ) -> ClientWindows:
     """Cut, split and standardise one client's series. Raises `DataError` if it is refused.
 
-    response: the effect that is subtracted from the standardised values. Their scale stays that of
+    response: the effect that is subtracted from the standardised values. They keep the scale of
     the original series.
     """
     if reason := why_refused(series, settings):
@@ -580,7 +580,7 @@ def make_windows(
 def scale_of(series: ClientSeries, settings: DataSettings) -> Scale:
     """Return the scale of a series that is not refused.
 
-    A young client with too few train values has the declared scale, or that of its first period.
+    A young client with too few train values has the declared scale, or its first period's.
     """
     cut = cut_of(series, settings)
     if cut.lacks_scale and settings.scale:

@@ -22,7 +22,7 @@ _GRACE = 10.0  # seconds in which a worker may end by itself
 class WorkerPool:
     """A pool of workers for a ``with`` block.
 
-    import_path: a folder from which workers may import modules, such as a user's own data source,
+    import_path: a folder that workers may import modules from, such as a user's own data source,
     or None. log: the file for the workers' output. Call `start` once, then `ask`.
     """
 

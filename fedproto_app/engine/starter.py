@@ -39,7 +39,7 @@ def start(
 
     work: the function, ``package.module:name``. Its arguments are file descriptors. files: at most
     `MOST_FILES` descriptors that are open here. output: takes what the process prints. import_path:
-    a further folder from which the process may import modules, besides that of this process's
+    a folder that the process may import modules from, in addition to the folder of this process's
     script. Raises `FederationError` if this system cannot fork.
     """
     global _starter

@@ -47,7 +47,7 @@ class Deviation:
 
     largest: the largest relative difference of two numbers, infinite if a value is missing in one
     of the sets. where: the name of the value that differs most. allowed: the largest
-    difference for which the invariant holds.
+    difference at which the invariant holds.
     """
 
     largest: float

@@ -154,7 +154,7 @@ def _app_in(project: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def changed_settings(config: Path | None, changes: Sequence[str]) -> dict[str, Any]:
-    """Return the settings of the file, overridden by those of ``--set``, with dotted keys."""
+    """Return the settings of the file, overridden by ``--set``, with dotted keys."""
     return {**(flat(read_toml(config)) if config else {}), **dict(map(_change, changes))}
 
 

@@ -180,9 +180,9 @@ class Sweep:
         return settings.model_copy(update={"seed": seed, "output": output})
 
     def _finish(self, jobs: Sequence[Job]) -> Result:
-        """Return a trial's result. If no run failed, remove its models or those of the best so far.
+        """Return a trial's result. If no run failed, remove its models or the previous best's.
 
-        Only the best trial keeps its models, because those of many runs would take gigabytes.
+        Only the best trial keeps its models, because the models of many runs would take gigabytes.
         """
         done = {job.seed: job.folder for job in jobs if job.finished}
         failed = {job.seed: self.failed.get(job.name, "not made") for job in jobs}

@@ -228,7 +228,7 @@ def trials_of(parameters: Iterable[Mapping[str, object]], first: int = 1) -> lis
 
 
 def _range(key: str, text: str) -> Axis:
-    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``. If both ends are integers, so are the draws."""
+    """Parse ``LOW..HIGH`` or ``LOW..HIGH:log``. Integer ends give integer draws."""
     match = _RANGE.fullmatch(text)
     try:
         if match is None:

@@ -207,8 +207,8 @@ class Trial:
     """A finished trial: its answer, and its folder with a run's folder for each row and window.
 
     verdict: whether federated learning pays, in words. scores: the best row first. forecast: the
-    file with the next values of all series, None for other data. warnings: those of the plan, and
-    one if intervals held too few values.
+    file with the next values of all series, None for other data. warnings: the plan's, and one if
+    intervals held too few values.
     """
 
     folder: Path
@@ -534,10 +534,10 @@ def _known_in_advance(
 ) -> tuple[dict[str, object], bool, list[str]]:
     """Return settings for the rows with columns known in advance, and facts about the columns.
 
-    Returns the settings, {} if no column is used; whether the columns reach as far as a forecast;
-    and facts for people. series: the series that `table` reads, without these columns.
-    column_settings: the person's settings on columns. If there are none, the columns that reach as
-    far as a forecast are used. Raises `DataError` for a named column that cannot be used.
+    Returns the settings, which are {} if no column is used. Also returns whether the columns reach
+    as far as a forecast, and facts for people. series: the series that `table` reads, without these
+    columns. column_settings: the person's settings on columns. If there are none, the columns that
+    reach as far as a forecast are used. Raises `DataError` for a named column that cannot be used.
     """
     from fedproto_app.data.known_columns import advice_on, with_calendar
     from fedproto_app.data.series import notes_of
@@ -681,7 +681,7 @@ def _make_usable(
 
 
 def _calendar(series: Sequence[ClientSeries], period: int) -> str:
-    """Return the largest calendar for which half of the clients have enough train values.
+    """Return the largest calendar that half of the clients have enough train values for.
 
     It includes weekdays only if weeks repeat.
     """

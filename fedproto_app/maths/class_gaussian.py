@@ -105,7 +105,7 @@ def shortened(features: Tensor, length: float) -> Tensor:
 
 
 def without_noise(sums: ClassSums, deviation: float) -> ClassSums:
-    """Return usable sums from sums in which every entry has independent Gaussian noise.
+    """Return usable sums from sums with independent Gaussian noise on every entry.
 
     A class is treated as absent if its number of samples is at most two standard deviations of the
     noise. For the other classes the products are corrected so that the covariance within classes is
@@ -135,7 +135,7 @@ def means_differ(total: ClassSums, own: OwnScatter) -> bool:
     means of it, times their numbers of samples, has the same expectation as the variance within.
     The means differ if two separate variances are likelier than a single one by more than an extra
     parameter costs (Schwarz, 1978). Each degree of freedom counts once for each of the
-    `directions` in which features vary.
+    `directions` that features vary in.
     """
     common, means = own_scatter(total), float(own.holders.sum())
     free_within = float(total.counts.sum()) - means  # degrees of freedom
@@ -306,7 +306,7 @@ def sums_fault(
 
 
 def sizes(sums: ClassSums) -> float:
-    """Return the larger mean square: that of a client's features, or of its largest class mean."""
+    """Return the larger mean square, either the features' or the largest class mean's."""
     width = sums.gram.shape[-1]
     squares = float(sums.gram.diagonal().sum() / (sums.counts.sum().clamp(min=1) * width))
     means = class_means(sums.moment, sums.counts).square().mean(dim=-1)

@@ -30,7 +30,7 @@ def moving_average(
 ) -> tuple[Tensor, Tensor]:
     """Return β·old + (1 − β)·new (GLDP, eqs. 9 and 11), and which classes are now known.
 
-    A class that is known on one side only is taken over unchanged. old, new: […, C, D]. old_known,
+    A class known on one side only is taken over unchanged. old, new: […, C, D]. old_known,
     new_known: […, C] bool.
     """
     averaged = memory * old + (1 - memory) * new

@@ -1,4 +1,4 @@
-"""Summaries of the errors of many clients, of which one may outweigh all others.
+"""Summaries of the errors of many clients, where one may outweigh all others.
 
 The largest terms dominate a mean of squared errors: one client with a spike in its test part can
 make up most of it. So tables also give the median, and the mean over the worst tenth.

@@ -174,8 +174,8 @@ def _cut(pairs: Pairs, clients: int, clusters: int) -> Labels:
     return by_first_appearance(labels.astype(np.int64))
 
 
-# Matching the clusters of one round with those of another. "Cluster c" keeps its head over the
-# rounds (Fed-REACT, Algorithm 2, lines 10 to 12), but each clustering numbers clusters anew.
+# Matching the clusters of two rounds. "Cluster c" keeps its head over the rounds (Fed-REACT,
+# Algorithm 2, lines 10 to 12), but each clustering numbers clusters anew.
 
 ABSENT = -1  # the label of an absent client
 
@@ -217,7 +217,7 @@ def match_labels(previous: Labels, current: Labels, clusters: int) -> Labels:
 def clusters_of_before(labels: Sequence[int]) -> Labels:
     """Return the previous round's clusters of this round's clients, renumbered 0, 1, …: [N].
 
-    labels: those of the previous round, ABSENT for an absent client. Such a client forms a cluster
+    labels: the previous round's labels, ABSENT for an absent client. Such a client forms a cluster
     alone, so that it does not affect the other clusters.
     """
     before = np.array(labels, np.int64)

@@ -1,4 +1,4 @@
-"""Optimisers for a cohort, in which every client has its own moments and its own step count."""
+"""Optimisers for a cohort, where every client has its own moments and its own step count."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class ScaledSteps(CohortOptimizer):
 
 
 def _equal_runs(values: Sequence[int]) -> Iterator[slice]:
-    """Yield the longest slices in which all values are equal."""
+    """Yield the longest slices where all values are equal."""
     start = 0
     for end in range(1, len(values) + 1):
         if end == len(values) or values[end] != values[start]:

@@ -37,8 +37,8 @@ def _quota(groups: Path) -> float:
 def in_threads(work: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
     """Yield the result of `work` for each part, in the order of the parts.
 
-    Runs on `pool_size` threads. It is meant for large pieces of work in numpy or torch, which let
-    other threads run meanwhile. The first error in `work` is raised.
+    Runs on `pool_size` threads. It suits large pieces of work in numpy or torch, which let other
+    threads run meanwhile. The first error in `work` is raised.
     """
     with ThreadPoolExecutor(pool_size()) as pool:
         yield from pool.map(work, parts)

@@ -33,7 +33,7 @@ class Blocks:
     times: Tensor
 
     def beside(self, ahead: int = 0, *, constant: bool = False) -> Tensor:
-        """Return what is known in advance about the target `ahead` steps after the first [..., m].
+        """Return inputs known in advance for the target `ahead` steps after the first [..., m].
 
         This is the calendar: 1 in the columns of the target's phase and of its day of the week,
         else 0. constant: whether samples without a calendar get a 1 in its place [..., 1], so that

@@ -75,7 +75,7 @@ def _cnn_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor)
 # of two basic blocks follow, then the mean over all pixels, which gives 512 values.
 #
 # Group normalisation replaces batch normalisation, whose running statistics describe one client's
-# classes and mislead when they are averaged with those of others (Hsieh et al. 2020, section 5). It
+# classes and mislead when they are averaged with other clients' (Hsieh et al. 2020, section 5). It
 # has no buffers, so a model consists of its parameters alone, and a batch of one image works.
 #
 # Names are torchvision's, but with ``norm`` for ``bn``: ``layer1.0.conv1.weight``.

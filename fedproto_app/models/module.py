@@ -160,7 +160,7 @@ def check_behaviour(module: nn.Module, shape: ModuleShape) -> int:
 
 
 def _noise(shape: ModuleShape, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return random samples in the form in which the task passes them. The second is shorter."""
+    """Return random samples in the form that the task passes. The second is shorter."""
     samples = torch.randn(SAMPLES, *shape.sample, generator=generator)
     if not shape.has_lengths:
         return (samples,)

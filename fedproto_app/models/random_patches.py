@@ -2,9 +2,9 @@
 
 Neighbouring pixels of natural images are alike. The power at spatial frequency f falls as 1/f²
 (Field 1987), and most of it is in brightness, not in colour. So a filter drawn as white noise would
-respond almost only to brightness. Here white-noise filters act on whitened images, from which this
-law is divided out. Whitening by measured covariances would do the same (Coates, Ng and Lee, AISTATS
-2011), but it needs data. The filters come from the run's seed, so all clients have the same.
+respond almost only to brightness. Here white-noise filters act on whitened images, with this law
+divided out. Whitening by measured covariances would do the same (Coates, Ng and Lee, AISTATS 2011),
+but it needs data. The filters come from the run's seed, so all clients have the same.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class RandomPatchClassifier(LinearHeadModel):
 def random_filters(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
     """Draw filters [count, channels, patch, patch] with N(0, 1) coefficients on whitened patches.
 
-    The coefficients are those of the cosine transform and the colours above. Each is divided by its
+    The coefficients belong to the cosine transform and the colours above. Each is divided by its
     strength in natural images.
     """
     basis = cosine_basis(patch)

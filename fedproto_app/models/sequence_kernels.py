@@ -45,7 +45,7 @@ _VIEWS = 2
 
 
 class RandomKernels:
-    """A number of random `kernels`, each of which gives two features.
+    """A number of random `kernels` that give two features each.
 
     A kernel uses about half of the d dimensions. With its dilation it spans up to `steps` steps.
     """
@@ -209,5 +209,5 @@ def _used(dimensions: int, generator: torch.Generator) -> Tensor:
 
 
 def _share(holds: Tensor, inside: Tensor) -> Tensor:
-    """Return the share of each sequence's steps for which `holds` is true: [n, k, T] → [n, k]."""
+    """Return the share of each sequence's steps where `holds` is true: [n, k, T] → [n, k]."""
     return (holds & inside).sum(dim=2) / inside.sum(dim=2)

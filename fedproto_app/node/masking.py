@@ -1,7 +1,7 @@
 """Do a node's side of masked sums: keep its secrets in the current sum, and refuse bad requests.
 
 A sum has four or five steps (docs/secure-sum.md). The node's process may end between two steps, so
-its secrets lie in a file, which holds only those of the newest sum and never leaves the node. A
+its secrets lie in a file, which holds only the newest sum's secrets and never leaves the node. A
 node sends one masked vector per sum, and its shares for one list of survivors. It reveals shares of
 private keys only if enough nodes have signed the same list. Nobody can thus get two vectors under
 the same masks, or both the seed and the private key of one node.
@@ -60,7 +60,7 @@ class _Secrets(BaseModel):
     `keys`, the public keys of all nodes. sealed: the shares that it has sent to the other nodes.
     own_shares: its shares of its own seed and private key. received: its shares of the seeds and
     private keys of all nodes. masked: whether it has sent its vector. survivors: the list that it
-    has signed, or for which it has revealed shares.
+    has signed or revealed shares for.
     """
 
     model_config = ConfigDict(extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")

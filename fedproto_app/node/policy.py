@@ -53,7 +53,7 @@ def _require_public_keys(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class SumPolicy(Section):
-    """``[masked-sums]``: whether arrays leave only in masked sums, and with which other sites.
+    """``[masked-sums]``: whether arrays leave only in masked sums, and which sites may share a sum.
 
     least: the smallest `aggregation.secure-minimum` that a run may have. 0 also allows runs without
     masks. known: the public keys of the other sites. A node's key that none of these has signed is

@@ -1,4 +1,4 @@
-"""Tell in which kind of process the node's code runs.
+"""Tell what kind of process runs the node's code.
 
 A SuperNode's process carries out one order and ends, so the state must be on the disk. An actor of
 Flower's simulation, or a worker of the engine, lives for the whole run. A worker keeps state in

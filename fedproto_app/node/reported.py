@@ -1,7 +1,7 @@
-"""Decide what a node reports about its clients besides arrays: losses, errors, sample counts.
+"""Decide what a node reports about its clients beyond arrays: losses, errors, sample counts.
 
 `privacy.metrics` says whether a run's nodes report everything, nothing, or only, with noise, the
-errors by which models are chosen and ranked (`trust/noised_errors.py`). The node itself chooses the
+errors that models are chosen and ranked by (`trust/noised_errors.py`). The node itself chooses the
 models to keep by the exact errors.
 """
 

@@ -1,9 +1,9 @@
-"""Read and write the SQLite file in which a node stores its clients' state in one run.
+"""Read and write the SQLite file where a node stores its clients' state in one run.
 
     models    a client's parameters and memory after a round: what it predicts with
     training  the rest of the client's state after a round: what only further training needs
     records   the errors and the scale of a client's kept model, and the model's round
-    shared    the global model with which clients were evaluated in a round
+    shared    the global model that clients were evaluated with in a round
 
 Tensors are blobs of safetensors, with one row per client and round. A transaction is written
 completely or not at all, even if the process is killed. Several processes of a machine may use the
@@ -97,7 +97,7 @@ class StateFile:
             database.execute("COMMIT")
 
     def without_training(self) -> bytes:
-        """Return the bytes of a copy of the file in which the table `training` is empty."""
+        """Return the bytes of a copy of the file whose table `training` is empty."""
         with _plain_errors(self.path), closing(self._connect("ro")) as database:
             self._is_new(database)
             with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
@@ -262,7 +262,7 @@ class Tables:
 
 
 def model_of(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Return the tensors with which a client predicts, without those that only training needs."""
+    """Return the tensors that a client predicts with, without those that only training needs."""
     return {name: value for name, value in tensors.items() if name.startswith(_MODEL_GROUPS)}
 
 

@@ -13,9 +13,9 @@ the memory limit. The server asks for states by round. Clients that were trained
 copy of each tensor, on the device if all states fit there. States beyond the memory limit are
 written at once, and are read from the file.
 
-At least two states of each client stay in the file, and so does every state from which the server
-may resume (`rounds_needed`). The server's newest checkpoint may be one round behind the nodes. If
-it is damaged, the server uses the one before, which may be two rounds behind.
+At least two states of each client stay in the file, and every state that the server may resume
+from (`rounds_needed`). The server's newest checkpoint may be one round behind the nodes. If it is
+damaged, the server uses the checkpoint before, which may be two rounds behind.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class ClientRecord:
 class _Block:
     """States [n, …] after a round that are in memory.
 
-    newest_rows: by row, the clients whose newest state is there. kept_rows: by row, the clients
-    whose kept model is there and not in the file yet.
+    newest_rows: by row, the clients whose newest state is in the block. kept_rows: by row,
+    the clients whose kept model is in the block and not in the file yet.
     """
 
     server_round: int
@@ -203,7 +203,7 @@ class ClientStore:
             self._newest, self._size = {}, 0
 
     def write_shared(self, server_round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Remember the global model with which the clients are about to be evaluated."""
+        """Remember the global model that the clients are about to be evaluated with."""
         if self._lasting:
             rounds = self._kept_rounds()
             self._shared = {r: model for r, model in self._shared.items() if r in rounds}
@@ -474,9 +474,9 @@ def _tell_of_lost_states(tables: Tables, clients: Sequence[str], upto: int) -> N
 def rounds_needed(rounds: Sequence[int], marks: Sequence[int], at_least: int) -> set[int]:
     """Return the rounds whose versions of something must be kept.
 
-    rounds: the rounds of all versions, newest first. marks: the rounds from which the server may
-    resume, newest first. Each mark needs the newest version that is not later than itself. If there
-    are fewer than three marks, versions before the oldest mark may be needed too.
+    rounds: the rounds of all versions, newest first. marks: the rounds that the server may
+    resume from, newest first. Each mark needs the newest version that is not later than itself. If
+    there are fewer than three marks, versions before the oldest mark may be needed too.
     """
     needed_rounds = set(rounds[:at_least])
     for mark in marks:

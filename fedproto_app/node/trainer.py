@@ -242,7 +242,7 @@ class Node:
             self.store.write_states(names, cohort.server_round, personal)
 
     def _save_personal(self, cohort: Cohort, models: dict[str, Tensor]) -> None:
-        """Write these models [K, …] beside the state from which the clients' training continues."""
+        """Write these models [K, …] beside the state that the clients' training continues from."""
         personal = flatten({PERSONAL: models})
         states = self.store.read_states(cohort.names, cohort.server_round)
         stored = {place for block in states for place in block.places}
@@ -402,7 +402,7 @@ def _weighted_sums(
 ) -> dict[str, NDArray[np.float64]]:
     """Return the weighted sums of the shared parameters over the clients in these rows.
 
-    The sum is formed client by client, because the order in which torch sums over an axis depends
+    The sum is formed client by client, because torch's order in a sum over an axis depends
     on the memory layout. It is formed on the models' device for all parameters at once, and copied
     from there once.
     """

@@ -1,4 +1,4 @@
-"""Start a SuperLink of which sites can reach only one port, and there only what nodes need.
+"""Start a SuperLink where sites can reach only one port, and there only what nodes need.
 
     python -m fedproto_app.ops.fleet --sites 0.0.0.0:9092 --users 127.0.0.1:8000 \\
         --ca ca.crt --certificate server.pem --key server.key -- FLAGS OF flower-superlink

@@ -73,7 +73,7 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> list[
 
     hosts: DNS names and IP addresses of the server. If there are any, the folder's CA issues a
     server certificate. A folder without a CA gets a new one. nodes: names of nodes. Each gets a key
-    pair, for which no CA is needed.
+    pair, which needs no CA.
 
     Raises `SettingsError` for an invalid name, for a file that exists, and for a folder that other
     users can enter or that git may commit.
@@ -107,7 +107,7 @@ _ANOTHER_SERVER = (
 
 
 def _host(name: str) -> x509.DNSName | x509.IPAddress:
-    """Return the name or address in the form in which a certificate contains it."""
+    """Return the name or address as a certificate contains it."""
     with suppress(ValueError):
         return x509.IPAddress(ip_address(name))
     labels = name.lower().split(".")

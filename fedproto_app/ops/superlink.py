@@ -182,7 +182,7 @@ class NamedSuperLink(Connection):
 
     @property
     def log(self) -> Path:
-        """The file to which the run's log is written while the run is followed."""
+        """The file where the run's log is written while the run is followed."""
         return self._folder / "flower.log"
 
 

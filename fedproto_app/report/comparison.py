@@ -1,7 +1,7 @@
 """Compare runs client by client: with what the clients could do alone, or with another method.
 
 A run that shared nothing shows what clients can do alone: for example solo, a naive forecast, or a
-ridge regression per client. Among several such runs, each client takes the one in which its
+ridge regression per client. Among several such runs, each client takes the run where its
 validation error is lowest, as it would in practice. Test errors are never used to choose.
 """
 
@@ -93,8 +93,8 @@ def client_errors(
 class Question:
     """Groups of one task whose test errors can be compared client by client.
 
-    title: the dataset, and those settings of ``[data]`` in which the questions on this dataset
-    differ.
+    title: the dataset, and the settings of ``[data]`` that differ between the questions on this
+    dataset.
     """
 
     title: str
@@ -130,7 +130,7 @@ def _asked_data(run: Run, metrics: TaskMetrics) -> dict[str, object]:
 def questions(groups: Sequence[Group]) -> list[Question]:
     """Return the questions that the groups answer.
 
-    The questions on one dataset are sorted by the settings in which they differ.
+    The questions on one dataset are sorted by the settings that differ between them.
     """
     by_key: dict[tuple[object, ...], list[Group]] = defaultdict(list)
     for group in groups:

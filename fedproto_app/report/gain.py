@@ -63,7 +63,7 @@ class ClientBlocks(NamedTuple):
 
     @property
     def sides(self) -> tuple[Blocks, Blocks] | None:
-        """The blocks of both, or None if those of one are unknown."""
+        """The blocks of both, or None if they are unknown for either."""
         return (self.blocks, self.rival) if self.blocks and self.rival else None
 
 

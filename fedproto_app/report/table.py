@@ -33,7 +33,7 @@ def count_text(value: float | None) -> str:
 
 
 def bytes_text(value: float | None) -> str:
-    """Return a number of bytes in the largest unit of which there is at least one."""
+    """Return a number of bytes in the largest unit that it reaches."""
     if value is None:
         return UNKNOWN
     size, units = float(value), ["B", "kB", "MB", "GB", "TB"]

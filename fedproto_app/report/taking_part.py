@@ -1,7 +1,7 @@
 """Say whether federated learning pays, based on a comparison of runs.
 
 The verdict is about the method that a user would choose without knowing test errors. Among the runs
-that shared something, this is the one whose best round has the lowest validation error
+that shared something, this is the run whose best round has the lowest validation error
 (`validation_error`). Each client's test error is compared with the test error of its best local
 model (report/comparison.py). The rule that says whether the method pays is in report/gain.py.
 """
@@ -50,7 +50,7 @@ _TIMES, _MOST_TIMES = 2.0, 10.0  # between these quotients, texts say "2.5 times
 def validation_error(folder: Path, kept_errors: Sequence[float], metrics: TaskMetrics) -> float:
     """Return the validation error of a run, for choosing between runs.
 
-    With ``keep = "best-validation"`` every client ends with the model of the round in which its own
+    With ``keep = "best-validation"`` every client ends with the model of the round where its own
     validation error was lowest. That error is optimistic, the more so the more rounds there are and
     the shorter the validation part is. A run is therefore judged by its best round, the round with
     the lowest mean over all clients. This makes one choice per run instead of one per client.
@@ -80,8 +80,8 @@ class Candidate:
     errors in these runs and with their best local models, means over the seeds. gain: the
     comparison of errors and rival. constant: the number of clients that these three leave out,
     because their values hardly ever change. alone: the groups without sharing, by label.
-    model_ran_alone: whether one of the groups without sharing ran the same model. missing: those of
-    the task's simplest methods that did not run without sharing. known_columns: the columns known
+    model_ran_alone: whether one of the groups without sharing ran the same model. missing: the
+    task's simplest methods that did not run without sharing. known_columns: the columns known
     in advance, which the local models have too.
     """
 
@@ -145,8 +145,8 @@ def provisos_of(groups: Iterable[Group]) -> list[str]:
 def chosen_to_share(question: Question) -> Candidate | None:
     """Return the sharing group with the lowest validation error.
 
-    Return None if there are no runs with sharing or none without, if no errors of single clients
-    are known, or if several groups share and none of them has a validation error.
+    Return None if there are no runs with sharing or none without, if the errors of single clients
+    are unknown, or if several groups share and none of them has a validation error.
     """
     metrics = question.metrics
     candidates = []
@@ -390,8 +390,8 @@ def _medians(chosen: Candidate, metrics: TaskMetrics) -> list[tuple[str, float, 
 def totals_verdict(question: Question) -> list[str]:
     """Return sentences that compare only means over clients, because single errors are withheld.
 
-    Return [] if there are no runs with sharing or none without, or if the errors of single clients
-    are known for a run that shared something.
+    Return [] if there are no runs with sharing or none without, or if a run that shared something
+    has errors of single clients.
     """
     metrics = question.metrics
     kinds: dict[bool, list[tuple[float, str, float, KnownColumns]]] = {True: [], False: []}

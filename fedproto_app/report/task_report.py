@@ -143,13 +143,13 @@ def over_clients(statistic: Statistic, results: Results, figure: Figure) -> floa
 
 
 def statistic_of(statistic: Statistic, values: Iterable[float | None]) -> float | None:
-    """Return a statistic of the known values, or None if no value is known."""
+    """Return a statistic of the known values, or None if all are unknown."""
     present = np.array([value for value in values if value is not None], dtype=np.float64)
     return float(statistic(present)) if len(present) else None
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the known values, or None if no value is known."""
+    """Return the mean of the known values, or None if all are unknown."""
     return statistic_of(np.mean, values)
 
 

@@ -1,4 +1,4 @@
-"""Write and read a run's checkpoints, from which the server continues as if it had never stopped.
+"""Write and read a run's checkpoints. The server continues from them as if it had never stopped.
 
 ``checkpoint/round-000017/`` holds
 
@@ -8,7 +8,7 @@
     digests.json         SHA-256 of each of these files
 
 A folder gets its name only after all its files have reached the disk. The newest two checkpoints
-are kept. If the newest is damaged, the server reports this and uses the one before.
+are kept. If the newest is damaged, the server reports this and uses the checkpoint before.
 
 `resumable` checks whether a run can be resumed or extended with given settings. The command line
 uses this module before Flower is imported.
@@ -240,7 +240,7 @@ def _require_late_clients_can_join(settings: Settings, folder: Path) -> None:
     """Refuse a further round of a closed form if it would be wrong or reveal too much.
 
     A masked total hides each client's sums. But clients send the same sums again, so a second total
-    minus the first would be the sums of the late clients. settings: those of a new run.
+    minus the first would be the sums of the late clients. settings: a new run's.
     """
     reason = ""
     if settings.rounds > 1:

@@ -1,4 +1,4 @@
-"""Join the four parts of the server's side of a federation, each of which has one task.
+"""Join the four parts of the server's side of a federation. Each part has one task.
 
 `members` tracks the nodes, `selection` chooses clients, `pipeline` sends orders and reads replies,
 `history` records results and costs. All strategies use these parts, so selection, validation and

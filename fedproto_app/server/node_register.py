@@ -1,4 +1,4 @@
-"""Bind the names of nodes to keys: a name belongs to the key with which a node authenticates.
+"""Bind the names of nodes to keys: a name belongs to the key that a node authenticates with.
 
 If the operator registered a node's key under a name, this name is the node's label. Otherwise the
 label is the name that the node reports. When this name is used for the first time, it is bound to
@@ -38,7 +38,7 @@ REGISTER = "nodes.json"  # the file's name, in the folder that holds the runs' f
 
 @dataclass(frozen=True)
 class Binding:
-    """The key that a name belongs to, and what is known about its node.
+    """The key that a name belongs to, and facts about its node.
 
     key: the key's fingerprint. named: whether the operator chose the name when registering the key.
     If not, the node was the first to use the name. since, seen: when the name was bound, and when
@@ -103,7 +103,7 @@ class NodeRegister:
 
     @contextmanager
     def changing(self) -> Iterator[Names]:
-        """Yield the content for a block in which no other process can change it.
+        """Yield the content for a block. No other process can change it meanwhile.
 
         When the block ends, the change is on the disk. Raises `SettingsError` on a file system
         without locks, where another process could undo the change, and a ban could get lost

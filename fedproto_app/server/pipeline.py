@@ -118,7 +118,7 @@ class Pipeline:
         averaged: Collection[str] = (),
         evaluate: bool = False,
     ) -> list[Message]:
-        """Return one message per node, with an order for those of the clients that it holds.
+        """Return one message per node, with an order for the chosen clients that it holds.
 
         If a node became silent after the clients were chosen, its clients are left out.
         shared: the arrays that all clients share even if other arrays differ between clients.
@@ -267,7 +267,7 @@ class Pipeline:
         return replace(reply, node=node) if reply is not None and reply.names else None
 
     def _compare(self, answers: list[Reply], expected: Expected) -> list[Reply]:
-        """Refuse clients whose arrays are far larger than those of the other clients.
+        """Refuse clients whose arrays are far larger than the other clients' arrays.
 
         If the reply holds a mean, such a client is part of it, so the whole reply is refused.
         """

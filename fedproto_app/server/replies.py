@@ -221,7 +221,7 @@ def read_vector(message: Message, size: int) -> NDArray[np.uint64]:
 
 
 def _classes(reported: list[list[int]], clients: int, spec: Expected) -> list[list[int]]:
-    """Return, for each client, the classes to which its rows in the arrays by class belong."""
+    """Return, for each client, the classes that its rows in the arrays by class belong to."""
     if len(reported) != clients:
         raise Unusable(f"malformed reply: classes of {len(reported)} clients, expected {clients}")
     for classes in reported:

@@ -128,7 +128,7 @@ class PartitionSettings(Section):
     )
     stages: Count = setting(5, "number of stages (M)")
     imbalance_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = setting(
-        50.0, "size of the largest class divided by that of the smallest (IF)"
+        50.0, "size ratio of the largest class to the smallest (IF)"
     )
     alpha: Positive = setting(0.5, "concentration of the Dirichlet distribution")
     samples: CountOrZero = setting(

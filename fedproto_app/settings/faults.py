@@ -25,8 +25,7 @@ def explain_all(
 ) -> str:
     """Return the text of all faults that pydantic found in a table.
 
-    Each list of known keys appears only once. beside: further tables in which an unknown key is
-    looked up.
+    Each list of known keys appears only once. beside: further tables to look up an unknown key in.
     """
     lines: list[str] = []
     listed: set[str] = set()

@@ -5,7 +5,7 @@ files nest the same keys as TOML tables. Both become one `Settings` object here,
 gets an order. Keys are kebab-case outside and snake_case inside.
 
 Each method has its own table, whose class is defined with the method. A run reads the table of its
-method and ignores those of other methods, so one file can serve a comparison of several. Flower
+method and ignores other methods' tables, so one file can serve a comparison of several. Flower
 lets ``--run-config`` override only keys that the app's pyproject.toml lists. Settings that few
 methods read are therefore passed as one text, ``method-settings``. It holds the method's table, and
 the tables in `BESIDE` under their names.
@@ -202,7 +202,7 @@ def _validated(
 ) -> SectionT | None:
     """Return the section of this table. If it is invalid, add the faults to `faults`, return None.
 
-    beside: further tables in which an unknown key is looked up.
+    beside: further tables to look up an unknown key in.
     """
     try:
         return section.model_validate(table)

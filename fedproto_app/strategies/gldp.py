@@ -84,7 +84,7 @@ class PrototypeMemory(NamedTuple):
 
 
 class RelationContext(Context):
-    """The prototypes to which the losses pull, Ĉ [K, C, D] and C̃ [C, D], and masks of those that
+    """The prototypes that the losses pull to, Ĉ [K, C, D] and C̃ [C, D], and masks of those that
     exist, [K, C] and [C]."""
 
     def __init__(
@@ -255,7 +255,7 @@ def global_relation(
     """Return L_GP = Σ_n (T_n / T)·MSE(C_n, C̃_n) over classes with a prototype (GLDP, eq. 10), [K].
 
     prototypes: [C, D] and has_prototype: [C], the same for all clients. T is the number of all
-    images, including those of classes without a global prototype.
+    images, including images of classes without a global prototype.
     """
     distance = (means - prototypes).square().mean(dim=2)  # (K, C)
     share = counts / counts.sum(dim=1, keepdim=True)

@@ -1,7 +1,7 @@
 """The common part of all tasks whose samples have a target.
 
 The samples are images, or sequences of any length. The target is a class or a real number. An
-encoder turns a sample into a vector, from which a head predicts the target.
+encoder turns a sample into a vector, and a head predicts the target from it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
     ) -> Callable[[Tensor, slice], Tensor]:
         """Return the function that turns stored values into an epoch's inputs.
 
-        It takes values [k, B, …] and the columns of `order` [K, n] from which they come.
+        It takes values [k, B, …] and the columns of `order` [K, n] that they come from.
         """
 
     def batches(

@@ -75,11 +75,10 @@ _NOWHERE = Field("")
 class Figure:
     """A number about a client, and its fields in the run's files.
 
-    metric: the quantity and its model. over: the name of a metric of the same model by which the
-    quantity is divided, or "". A client for which that metric is 0 has no such figure. column: the
-    field in clients.csv. round: the field in rounds.jsonl, for the mean over the clients. summary:
-    the field in summary.json. jumps: whether tiny differences in predictions may change the figure
-    a lot.
+    metric: the quantity and its model. over: the name of a metric of the same model that divides
+    the quantity, or "". A client where that metric is 0 has no such figure. column: the field in
+    clients.csv. round: the field in rounds.jsonl, for the mean over the clients. summary: the field
+    in summary.json. jumps: whether tiny differences in predictions may change the figure a lot.
     """
 
     metric: Metric
@@ -111,8 +110,8 @@ class TaskMetrics:
     unit. kept_error, error: the names of the errors of `kept` and `compared`. The error of an
     accuracy is 1 minus the accuracy. caption: the text below a comparison. inputs: the settings of
     ``[data]`` that change the models' inputs but not the test part. Runs that differ in any other
-    setting of ``[data]`` cannot be compared. orders: the fields of summary.json by which a
-    comparison can be sorted, the default first, or {} for the headline. verdict: further figures of
+    setting of ``[data]`` cannot be compared. orders: the fields of summary.json that can sort a
+    comparison, the default first, or {} for the headline. verdict: further figures of
     the kept models, by their names in a verdict, which states them and compares them with the test
     error. Smaller is better. more_rounds, more_summary: shown fields of rounds.jsonl and
     summary.json that do not come from a single metric.

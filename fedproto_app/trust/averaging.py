@@ -138,7 +138,7 @@ class Averaging:
     def model(self, models: Sequence[tuple[Arrays, int]], before: Arrays) -> Arrays | None:
         """Return the average of weighted models, by Flower's strategies, or None without models.
 
-        before: the model with which the clients' training began.
+        before: the model that the clients' training began with.
         """
         clients, share = len(models), self._settings.hostile_share
         hostile = math.floor(share * clients)

@@ -85,7 +85,7 @@ class Layout:
 
     @staticmethod
     def expected(spec: Expected) -> Layout:
-        """Return the layout of sums over clients, each of which sends these arrays."""
+        """Return the layout of sums over clients that each send these arrays."""
         by_class = {name: (spec.classes, *shape) for name, shape in spec.per_class.items()}
         counts: dict[str, tuple[int, ...]] = {CLIENTS: (), WEIGHT: ()}
         if by_class:

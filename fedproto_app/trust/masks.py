@@ -133,7 +133,7 @@ def between(private: bytes, publics: Mapping[int, bytes], number: int, size: int
     """Return the sum of the masks between this node and other nodes, as this node adds them.
 
     number: this node's number. publics: the other nodes' public keys, by their numbers. Of two
-    nodes, the one with the lower number adds the mask between them, and the other subtracts it.
+    nodes, the node with the lower number adds the mask between them, and the other subtracts it.
     """
     total = np.zeros(size, dtype=np.uint64)
     for peer, public in sorted(publics.items()):

@@ -25,7 +25,7 @@ _MOST_DEVIATIONS = 10.0  # noise beyond them has probability 10⁻²³
 
 @dataclass(frozen=True)
 class NoisedErrors:
-    """The errors that a client reports. largest: the clip B. deviation: that of the noise."""
+    """The errors that a client reports. largest: the clip B. deviation: the noise's σ."""
 
     metrics: tuple[Metric, ...]
     largest: float

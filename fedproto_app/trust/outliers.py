@@ -34,7 +34,7 @@ def root_mean_square(arrays: Collection[NDArray[np.float32]]) -> float:
 def growth_fault(model: Mapping[str, NDArray[np.float32]], before: float) -> str | None:
     """Return why these arrays cannot be a node's or client's model after a round, or None.
 
-    before: the root mean square of the model with which the round began. A value below 1 is taken
+    before: the root mean square of the model that the round began with. A value below 1 is taken
     as 1, because a model may start at 0.
     """
     size, limit = root_mean_square(model.values()), MOST_GROWTH * max(before, 1.0)

@@ -62,7 +62,7 @@ def _shrinking(norms: NDArray[np.float64] | np.float64, length: float) -> Values
 def gaussian_noise(key: bytes, count: int) -> Values:
     """Return [count] independent N(0, 1) values, the same for the same key.
 
-    The method is that of Box & Muller (1958) in double precision. The grid of floating-point
+    The method is by Box & Muller (1958), in double precision. The grid of floating-point
     numbers shows only in the last bits. Rounding the noised value to float32 removes these.
     """
     pairs = -(-count // 2)
@@ -89,7 +89,7 @@ def epsilon_of(losses: float, delta: float) -> float:
 
 
 def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
-    """Return the smallest σ with which so many releases are together (ε, δ)-private."""
+    """Return the smallest σ at which so many releases are together (ε, δ)-private."""
     return math.sqrt(releases) * float(_dp_accounting().get_sigma_gaussian(epsilon, delta))
 
 

@@ -26,7 +26,7 @@ class Signer:
     """A site that signs the keys of its sums.
 
     secret: the site's Ed25519 key, 32 bytes. trusted_keys: the public keys, 32 bytes each, of the
-    sites with which it forms sums. Its own key may be among them. If there are none, it forms sums
+    sites that it forms sums with. Its own key may be among them. If there are none, it forms sums
     with all sites that the server names.
     """
 

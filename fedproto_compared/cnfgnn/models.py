@@ -160,7 +160,8 @@ class GuidedForecaster(GraphForecaster):
         return linear(parameters, DECODER, representation)
 
 
-# A graph network over the clients (Battaglia et al. 2018), as large as the one at CNFGNN's server.
+# A graph network over the clients (Battaglia et al. 2018), as large as the network at
+# CNFGNN's server.
 #
 # Each block has three networks with two hidden layers: for the edges, for the vertices and for the
 # graph. A block's outputs are concatenated with its inputs. A linear layer maps the last block's

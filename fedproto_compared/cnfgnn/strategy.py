@@ -187,7 +187,7 @@ class GraphLearning:
 
 LARGEST_ENCODING = 1 + 1e-6  # a GRU's state lies between -1 and 1, save for rounding
 # A client's gradient may be this many times as long as the median. A longer one is shortened. All
-# losses are those of standardised series.
+# losses are computed on standardised series.
 LONGEST = 10.0
 MOST_LENGTHS = 10  # a client's times may differ from the others' by this many usual lengths
 MOST_VALUES = 2**29  # of all clients' encodings: 2 GiB

@@ -77,7 +77,7 @@ class Vertices:
     ) -> Adjacency:
         """Return the adjacency of these clients, [N, N]. Unknown or unnamed clients have no edges.
 
-        profiles: [N, B], those of the same clients, NaN if missing. Only "profiles" needs them.
+        profiles: [N, B], of the same clients, NaN if missing. Only "profiles" needs them.
         """
         if self._settings.source == "file":
             has_vertex = np.array([name in self._rows for name in names], bool)

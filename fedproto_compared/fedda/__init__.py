@@ -36,7 +36,7 @@ class FedDaSettings(Section):
         0.0, "deviation of the noise that a client adds to its statistics"
     )
     warm_up_epochs: CountOrZero = setting(
-        150, "epochs for which the server trains the quasi-global model"
+        150, "how many epochs the server trains the quasi-global model"
     )
     warm_up_share: ShareOrOne = setting(1.0, "share of the windows that this training uses (φ)")
     warm_up_batch_size: Count = setting(64, "windows per step")

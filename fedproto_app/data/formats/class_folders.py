@@ -80,7 +80,7 @@ def load_class_folders(settings: DataSettings) -> ImagePool:
     """Return the images of a folder or zip archive, which are decoded when pixels are requested.
 
     If the first image of any client or class is RGB, all images become RGB, else they are grey. To
-    decode an image raises `DataError` if its size differs from that of the first, or if it is in
+    decode an image raises `DataError` if its size differs from the first image's, or if it is in
     colour among grey images. A damaged image is listed in `LoadedImages.corrupt`.
     """
     path = Path(settings.path)

@@ -71,7 +71,7 @@ def load_cifar(settings: DataSettings) -> ImagePool:
 
 
 def _layout(folder: Path) -> Layout:
-    """Return the layout to which at least one file in the folder belongs."""
+    """Return the layout that at least one file in the folder belongs to."""
     layouts = [
         name
         for name, layout in LAYOUTS.items()

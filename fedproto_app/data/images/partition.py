@@ -396,7 +396,7 @@ def given_partition(
     """Return the clients and stages that the source gives, in ascending order.
 
     If the source gives no clients, there is a single client with the default name. If it gives no
-    stages, there is a single stage. A client's last stage is that of its last image, and earlier
+    stages, there is a single stage. A client's last stage is its last image's, and earlier
     stages may be empty. If the test images have no clients or stages, each belongs to all clients
     and stages whose train images have the same class. Raises `DataError` if only the test images
     have clients or stages.

@@ -21,8 +21,8 @@ from fedproto_app.core.version import __version__
 
 Function = TypeVar("Function", bound=Any)
 
-# What LLVM may rearrange to use vector instructions. It must respect NaN and infinity, by which a
-# client whose training diverged is recognised.
+# What LLVM may rearrange to use vector instructions. It must respect NaN and infinity, because they
+# show that a client's training diverged.
 _REORDERED = {"contract", "reassoc", "nsz", "arcp"}
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from fedproto_app.models.kernel.gru import Array, Gru, Parameter, backward, forw
 class ForecasterArrays(NamedTuple):
     """The arrays of the `Forecaster` in `models/forecaster.py`.
 
-    close, periodic: the GRUs of the newest and of the periodic values. weight, bias: those of the
-    decoder, [2H + m, horizon] and [horizon].
+    close, periodic: the GRUs of the newest and of the periodic values. weight, bias: the decoder's,
+    [2H + m, horizon] and [horizon].
     """
 
     close: Gru

@@ -18,8 +18,8 @@ Array = NDArray[np.float32]
 
 
 class Parameter(NamedTuple):
-    """An array of a model, its gradient, Adam's moments, and the anchor to which a proximal term
-    pulls it. All have the shape of the array."""
+    """An array of a model, its gradient, Adam's moments, and the anchor that a proximal term
+    pulls it to. All have the shape of the array."""
 
     value: Array
     gradient: Array

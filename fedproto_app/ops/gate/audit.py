@@ -86,7 +86,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Chain:
-    """An audit log in which each line continues the line before.
+    """An audit log where each line continues the line before.
 
     unreadable: the number of lines that are not entries, for example because power failed. last:
     the hash of the last line.
@@ -175,7 +175,7 @@ def _lines(text: bytes) -> list[bytes]:
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Lock out other gates: those of another order, or of another site with the same log.
+    """Lock out other gates, for another order or for another site with the same log.
 
     Only this user can open the lock file. A run's code, which may be able to read the folder, can
     thus not hold the lock.

@@ -159,9 +159,9 @@ def _unit_jumps(clients: Iterable[ClientSeries], period: int) -> list[str]:
 
 
 def unit_jump(values: Vector, period: int) -> tuple[int, float] | None:
-    """Return the place from which on values [T] are many times larger or smaller, and the factor.
+    """Return the place where values [T] become many times larger or smaller, and the factor.
 
-    From there on, each period's median size must be at least `_UNIT_JUMP` times that of every
+    From there on, each period's median size must be at least `_UNIT_JUMP` times the median of every
     period before, or at most a `_UNIT_JUMP`-th of it. A period whose median is 0 or missing is
     ignored. The factor compares the medians of both sides. Return None without such a place.
     """

@@ -37,7 +37,7 @@ class Example:
     """A client to show, with its test MSE and its kept model.
 
     title: its rank, its name and, if known, its group: "best client c3 (office)". mse: on the
-    standardised scale. parameters: those of the kept model, without the client axis. response: the
+    standardised scale. parameters: the kept model's, without the client axis. response: the
     response that was subtracted from its series, or None.
     """
 
@@ -74,7 +74,7 @@ def ranked_clients(run_dir: Path, max_clients: int = 3) -> dict[str, str]:
     """Return, by client, titles of the clients with the best, the median and the worst test MSE.
 
     Up to `max_clients`, further clients follow in the order of their names. They are chosen evenly
-    from the best to the worst. A title names the group if it is known: "best client c3 (office)".
+    from the best to the worst. A title names the group, if known: "best client c3 (office)".
     With fewer than three clients, there are fewer titles.
 
     Raises `FedProtoError` if no client was evaluated.
@@ -107,7 +107,7 @@ def evaluated_clients(run_dir: Path) -> list[str]:
 def find_examples(
     run_dir: Path, settings: Settings, titles: Mapping[str, str] | None = None
 ) -> list[Example]:
-    """Return the clients that have these titles, by default those of `ranked_clients`.
+    """Return the clients that have these titles, by default the titles of `ranked_clients`.
 
     Raises `FedProtoError` if a client was not evaluated or has no kept model.
     """

@@ -59,7 +59,7 @@ _SELECTED_ROUNDS = 10  # the last rounds that figure 4 of the paper averages for
 
 
 class ClassificationReport(TaskReport):
-    """The report of accuracies: of averaged models, own models, and those of a round's clients."""
+    """The report of accuracies: of averaged models, own models, and models of a round's clients."""
 
     metrics = CLASSIFICATION
 
@@ -186,7 +186,7 @@ def balanced_accuracy(right: NDArray[np.float64], total: NDArray[np.float64]) ->
 
 
 def forgetting(rounds: Sequence[Sequence[float | None] | None]) -> float | None:
-    """Return the mean forgetting over all stages but the last, or None if none is known.
+    """Return the mean forgetting over all stages but the last, or None if all are unknown.
 
     A stage's forgetting is its best accuracy in an earlier round minus its final accuracy, but at
     least 0. A stage without an earlier accuracy is left out. rounds: for each round the [M]

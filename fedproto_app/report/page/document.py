@@ -298,7 +298,7 @@ def _date(groups: Sequence[Group]) -> str:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Number the names that occur more than once, for example those of runs of two versions."""
+    """Number the names that occur more than once, for example names of runs of two versions."""
     distinct: list[str] = []
     for name in names:
         numbered = chain([name], (f"{name} ({number})" for number in count(2)))

@@ -39,7 +39,7 @@ _PRIVACY_WORDS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table. key: the number by which it is sorted, or None to sort by its text."""
+    """A cell of a table. key: the number that it is sorted by, or None to sort by its text."""
 
     text: str
     key: float | None = None

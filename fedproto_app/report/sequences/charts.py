@@ -134,7 +134,7 @@ def similarities(label: str, clusters: Clusters) -> list[Matrix]:
 
 
 def cluster_indices(label: str, clusters: Clusters) -> list[Lines]:
-    """Return a chart of the forgetting factor and the Rand index, or of the one that is known."""
+    """Return a chart of the forgetting factor and the Rand index, or of either alone."""
     indices = {
         "Rand index (1: the true groups)": clusters.rand_index,
         "forgetting factor α (1: the past alone)": clusters.forgetting_factor,

@@ -23,7 +23,7 @@ class AnalyticSettings(Section):
 
     sharing: Literal["none", "federated", "shrunk", "clustered"] = setting(
         "shrunk",
-        "which solution a client gets: its own (`none`), that of all clients (`federated`), or "
+        "which solution a client gets: its own (`none`), all clients' (`federated`), or "
         "its own pulled towards the latter (`shrunk`). `clustered` also pulls towards [its "
         "cluster's](closed-forms.md#clusters)",
     )
@@ -52,7 +52,7 @@ class AnalyticSettings(Section):
 
     guess_rounds: CountOrZero = setting(
         0,
-        "further rounds in which clients guess the classes of [unlabelled "
+        "further rounds where clients guess the classes of [unlabelled "
         "sequences](closed-forms.md#sequences-without-a-label)",
     )
 

@@ -185,7 +185,7 @@ class AnalyticClassesLearner(
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Evaluate the client's classifier and the classifier of all samples.
 
-        Validation errors are those of the classifiers fitted without the validation samples.
+        Validation errors come from the classifiers fitted without the validation samples.
         """
         final = cohort.parameters[HEAD + "weight"], cohort.parameters[HEAD + "bias"]
         judged = cohort.memory.judged["weight"], cohort.memory.judged["bias"]

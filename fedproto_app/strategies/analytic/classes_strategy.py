@@ -43,7 +43,7 @@ from fedproto_app.strategies.common.findings import ClusterHistory
 #
 # The samples of class c at a client of cluster k are Gaussian with mean µ_kc and the covariance S
 # within classes. The means of a class differ between clusters and are distributed around the mean
-# of all samples, with a separate variance along each of the C − 1 directions in which classes
+# of all samples, with a separate variance along each of the C − 1 directions where classes
 # differ most. Given these variances, the likelihood of a cluster's sums has a closed form. The
 # prior over partitions is a Chinese restaurant process. Two clusters are merged while that raises
 # the posterior, so the number of clusters need not be set. Shapes: N clients, C classes, D
@@ -268,7 +268,7 @@ class ClassGroups:
     def _clusters(
         self, latest: Received, total: ClassSums, moments: Tensor, counts: Tensor
     ) -> Labels:
-        """Cluster by sums in which each client's samples are capped at a multiple of the median.
+        """Cluster by sums, with each client's samples capped at a multiple of the median.
 
         Otherwise a client that declares many similar samples would make the differences between
         all other clients look large.

@@ -24,7 +24,7 @@ from fedproto_app.trust.outliers import FEWEST_AGREE, MOST_COMPARED
 # a gap can raise this.
 LARGEST_MEAN_SQUARE = 100.0
 
-# The ridge of the fits by which clients are judged, in mean squares. Without it, a fit to few
+# The ridge of the fits that clients are judged by, in mean squares. Without it, a fit to few
 # samples would say little about other clients.
 SHRUNK = 0.3
 
@@ -102,9 +102,9 @@ class SumsOfRegressors(ClientSums):
 def misfits(clients_sums: Sequence[Arrays]) -> list[float]:
     """Return how badly each client's fit W suits the other clients' samples.
 
-    On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds that of V
-    by tr (W − V)ᵀA(W − V), and the error of a forecast of the client's mean exceeds that of V by tr
-    VᵀAV. If the ratio of these is above 1, the fit is worse than the mean. The result is the median
+    On the samples of client k, with A = XᵀX and its fit V, the squared error of W exceeds V's by
+    tr (W − V)ᵀA(W − V), and the error of a forecast of the client's mean exceeds V's by tr VᵀAV.
+    If the ratio of these is above 1, the fit is worse than the mean. The result is the median
     ratio over the clients k, which fewer than half of them cannot raise. It was at most 0.62 for
     honest clients (207 detectors of METR-LA), and 2 to 4 for fits to opposite targets.
 

@@ -5,8 +5,8 @@ clients, its class means lie between the client's own and the pooled ones, and i
 client's class frequencies. A client's validation set is too small to choose the mixing weights and
 the penalty, so the classifier is the weighted mean of many candidates' log-probabilities. Each
 candidate assumes a certain difference between the client's means and the pooled ones. Its weight is
-the likelihood of the client's class sums under this assumption, times that of the validation
-samples.
+the likelihood of the client's class sums under this assumption, times the likelihood of the
+validation samples.
 
 Clients also learn from their validation samples, whose sums are part of the totals. Candidates are
 judged without these samples: a client's validation sums are subtracted from the totals, which
@@ -226,7 +226,7 @@ class ClassFit:
     def of_all_judged(
         self, total: ClassSums, held_out: ClassSums, shares: Sequence[float]
     ) -> Classifier:
-        """Return, for each client, the classifier fitted to all samples except its held-out ones.
+        """Return, for each client, the classifier fitted to all but the client's held-out samples.
 
         shares: see `personal`.
         """
@@ -277,11 +277,11 @@ class ClassFit:
         clusters: Sequence[ClassPool] = (),
         shares: Sequence[float] = (),
     ) -> Fit:
-        """Return the classifiers of K clients, fitted to their own sums and those of all clients.
+        """Return the classifiers of K clients, fitted to their own sums and all clients' sums.
 
         sums: the sums of the train samples. held_out: the sums of the validation samples, if the
         total and the clusters hold these too, else None. own: the scatter over all clients around
-        their own class means, if available. clusters: further pools, those of each client's
+        their own class means, if available. clusters: further pools, from each client's
         clusters. shares: for each client, the fraction of its sums that the total holds, or () if
         the total holds all sums.
         """
@@ -341,7 +341,7 @@ class ClassFit:
     ) -> tuple[list[Classifier], Tensor]:
         """Return candidates whose class means lean to these pools, and the evidence for each.
 
-        The first pool is that of all clients. The evidence is logarithmic, [K, candidates].
+        The first pool holds all clients. The evidence is logarithmic, [K, candidates].
         """
         _, moment, counts = sums
         frequent = frequencies(counts, pools[0].counts)

@@ -16,7 +16,7 @@ from fedproto_app.maths.even_choice import evenly
 
 MOST_SIMILAR = 200  # with more clients than this, no similarity matrix is stored
 MOST_MATRICES = 12  # stored over the run: the first, the newest, and some evenly between them
-# The matrix of this many clients takes 16 MB, while that of 10,000 would take 400 MB. It can be
+# The matrix of this many clients takes 16 MB, and with 10,000 it would take 400 MB. It can be
 # recomputed from the prototypes.
 MOST_COMPARED = 2000
 
@@ -39,7 +39,7 @@ class ClusterHistory:
         matrix: NDArray[np.float32] | None = None,
         forgetting: float | None = None,
     ) -> None:
-        """Record a round, and its Rand index if the true groups of all these clients are known.
+        """Record a round, and its Rand index if all these clients have known true groups.
 
         labels: the clusters of the connected clients. matrix: the ψ̂ of these clients in the same
         order, [n, n]. forgetting: α_t.

@@ -37,7 +37,7 @@ from fedproto_app.trust.fixed_point import BY_CLASS, CLIENTS, Sums
 class FlowerStrategy(Strategy):
     """The rounds of a method: train, aggregate, evaluate.
 
-    method: the method's strategy. Its state and findings are those of the run. first: the
+    method: the method's strategy. Its state and findings are the run's. first: the
     strategies of the first phases, one for each of their rounds, from round 1 on. asked: the nodes
     asked in this phase.
     """

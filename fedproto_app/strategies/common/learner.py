@@ -46,7 +46,7 @@ def make_optimizer(
 
 @dataclass(frozen=True)
 class Phase:
-    """Epochs over the client's batches, in which only parameters with these prefixes train."""
+    """Epochs over the client's batches that train only parameters with these prefixes."""
 
     name: str
     trainable: tuple[str, ...]
@@ -312,7 +312,7 @@ class Predicts(Protocol):
 
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:
-    """Return the client half of the method, or of the first phase to which this round belongs."""
+    """Return the client half of the method, or of the first phase that this round belongs to."""
     learner: AnyLearner
     if settings.kernel == "numba" and task.device.type != "cpu":
         raise SettingsError(

@@ -38,7 +38,7 @@ class BaseStrategy:
 
     section: the method's settings, which a subclass annotates with their class. learner: the client
     half, which declares what clients send. sizes: the sizes of the data and the model, which give
-    the declared arrays their shapes. releases: the declarations of what clients send. received: the
+    the declared arrays their shapes. releases: the declared arrays that clients send. received: the
     arrays that clients sent. averaging: the aggregation rule. model: the shared parameters at the
     start of the phase. saved: the parts of the state that checkpoints keep, by default `received`.
     shared_names: the arrays of guidance that are the same for all clients. first_round: for the

@@ -160,7 +160,7 @@ def contrastive_batches(
     """Yield a cohort's batches of a round: one for each step, with all clients.
 
     values: [K, n, T, d], lengths: [K, n]. counts: each client's number of real series, which come
-    first, [K]. generators: one for each client, from which its crops are drawn. batch, negatives:
+    first, [K]. generators: one for each client, which draws its crops. batch, negatives:
     B, R.
     """
     crops_by_client = [

@@ -45,7 +45,7 @@ def fit_random_walk(
 ) -> tuple[float, float]:
     """Return q and r after this number of EM steps (Fed-REACT, eqs. 20 and 21).
 
-    observations: [T, P], T ≥ 1. The model is that of `newest_state`, and q, r > 0 are the start.
+    observations: [T, P], T ≥ 1. The model is `newest_state`'s, and q, r > 0 are the start.
     The results are means over the coordinates. They are at least VARIANCE_FLOOR, because they
     shrink with every step if there is a single observation or if all are equal. The log-likelihood
     never falls.

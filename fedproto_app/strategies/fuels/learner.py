@@ -1,7 +1,7 @@
 """FUELS (Liu et al., AAAI 2025), client half: ClientExecute (A, Algorithm 1).
 
 Paper: "Personalized Federated Learning for Spatio-Temporal Forecasting: A Dual Semantic
-Alignment-Based Contrastive Approach" (A; its preprint is P). A client trains its own encoder,
+Alignment-Based Contrastive Approach" (A, with the preprint P). A client trains its own encoder,
 decoder, projector and filter with the loss
     L = L_pred + L_intra + ρ·L_inter                                  (A, eq. 5; P, eq. 15)
 where every term has a weight that can be set. It sends the mean of its projected representations,
@@ -192,8 +192,8 @@ class JSDPrototypeLearner(Learner[GuidedContext, ForecastingTask]):
         """
         memory: GuidedMemory = cohort.memory
         if self.section.renew_optimizer:
-            # The first steps towards PR have gradients about a hundred times as large as those of
-            # the prediction and of all later steps. Adam would remember this for a thousand steps.
+            # The first steps towards PR have gradients about a hundred times as large as the
+            # prediction and all later steps have. Adam would remember this for a thousand steps.
             cohort.optimizer.renew(context.guided & ~memory.guided)
         memory.guided.logical_or_(context.guided)
         measured = {f"gradient-{term}": norm for term, norm in context.gradients.items()}

@@ -52,7 +52,7 @@ class JSDPrototypeStrategy(PersonalStrategy):
         self._batches = 1 if self.section.periodicity_aware else 0  # 0: not fixed yet
 
     def eligible(self, clients: list[ClientKey]) -> list[ClientKey]:
-        """Return all clients or, with concatenated prototypes, those of the common length."""
+        """Return all clients or, with concatenated prototypes, those with the common length."""
         if self.section.periodicity_aware:
             return clients
         self._fix_common_length()

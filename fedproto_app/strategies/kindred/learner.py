@@ -437,8 +437,8 @@ class Fits:
     ) -> Iterator[Family]:
         """Yield fits with a penalty for each block of features, in two families.
 
-        Fits of the first family are drawn to the first target [k, plain, H], those of the second to
-        the other targets. pairs: the penalties of the values and of the calendar.
+        Fits of the first family are drawn to the first target [k, plain, H], and fits of the
+        second to the other targets. pairs: the penalties of the values and of the calendar.
         """
         sizes = torch.tensor([self._values, self._plain - self._values], device=targets.device)
         plain = targets.new_tensor(pairs).repeat_interleave(sizes, dim=1)

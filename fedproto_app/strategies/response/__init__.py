@@ -2,7 +2,7 @@
 
     y_t = θ · φ(x_t) + η_t
 
-x_t is what is known in advance about time t, θ · φ is the client's response, and η is the rest of
+x_t is what we know in advance about time t, θ · φ is the client's response, and η is the rest of
 its series. The run's method forecasts η and knows nothing of the response. A forecast of the series
 is the method's forecast plus θ · φ. Read `features.py` (φ), then `fit.py` (θ), then `stage.py` (the
 messages). `curve.py` turns θ · φ into curves for people to read.

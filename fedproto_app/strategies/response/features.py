@@ -1,4 +1,4 @@
-"""φ: the features of the columns that are known in advance.
+"""φ: the features of the columns known in advance.
 
 Every column gives 16 features. They come from its value and from its trailing means over a quarter
 of a period and over a period. These three are standardised by moments that all clients share, and
@@ -57,7 +57,7 @@ def filled(known: Floats) -> Floats:
 class Columns:
     """What makes the features of the known columns the same for everybody.
 
-    mean, deviation: [3, k], those of each column and its trailing means, over all clients.
+    mean, deviation: [3, k], of each column and its trailing means, over all clients.
     is_plain: [k], the columns that are a feature as they stand. is_used: [k], False for columns
     without features.
     """
@@ -127,7 +127,7 @@ def explained(
 
 @dataclass(frozen=True)
 class Part:
-    """A linear function of the features, and the range to which they are cut, so that it does not
+    """A linear function of the features, and the range that they are cut to, so that it does not
     extrapolate.
 
     coefficients: θ, [D]. lowest, highest: the range of the standardised values, [3, k].
@@ -161,7 +161,7 @@ class Response:
         return response
 
     def numbers(self) -> dict[str, list[Any]]:
-        """Return the lists of numbers, by name, from which `read` makes a response."""
+        """Return the lists of numbers, by name, that `read` makes a response from."""
         columns = self.columns
         arrays = {
             "mean": columns.mean,

@@ -178,7 +178,7 @@ def evidence(sums: Sums) -> tuple[Floats, Floats]:
 
 def posterior(sums: Sums, factors: Floats) -> tuple[Floats, float]:
     """Return the posterior mean of θ, [D], and the logarithm of its likelihood relative to no
-    response, which has half the prior weight. factors: [D], by which features are scaled first."""
+    response, which has half the prior weight. factors: [D], which scale the features first."""
     used = factors > 0
     logs, solutions = evidence(sums.scaled(factors).select(used))
     logs = np.append(logs - np.log(len(logs)), 0.0)

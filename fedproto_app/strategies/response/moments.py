@@ -38,7 +38,7 @@ class Moments(NamedTuple):
     years: Floats
 
     def less(self, client: Moments) -> Moments:
-        """Return these sums without those of one client."""
+        """Return these sums without one client's."""
         totals: Iterator[Floats] = iter(self)
         return Moments(*(total - value for total, value in zip(totals, client, strict=True)))
 

@@ -76,7 +76,7 @@ def public_sums(total: Floats, gram: Floats, features: NDArray[np.bool_], deviat
 def _expanded(
     gram: Floats, moment: Floats, square: float, features: NDArray[np.bool_], deviation: float
 ) -> Sums:
-    """Return sums of all D features from those of some, with A from `maths.ridge.definite`."""
+    """Return sums of all D features from sums of some, with A from `maths.ridge.definite`."""
     width = len(features)
     raised = definite(torch.from_numpy(gram), deviation).numpy() if deviation else gram
     sums = Sums(np.zeros((width, width)), np.zeros(width), max(square, 0.0), 0.0)

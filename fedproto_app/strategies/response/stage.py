@@ -184,7 +184,7 @@ def _stacked(rows: Sequence[Arrays]) -> Contribution:
 
 
 def history_of(client: ClientWindows, data: DataSettings, columns: Columns) -> History:
-    """Return the part of a client's series from which its response may be learned."""
+    """Return the part of a client's series that its response may be learned from."""
     series, period, validation = client.series, data.period, client.validated
     end = validation.stop
     clock = series.clock

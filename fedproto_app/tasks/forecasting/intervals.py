@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # are pooled, each divided by the scale of its step, and the quantile is widened according to the
 # number of independent errors (`first_half_widths`).
 #
-# Later errors differ from those of the validation part. So later half widths follow the errors by
+# Later errors differ from the validation part's. So later half widths follow the errors by
 # quantile tracking (Angelopoulos et al. 2023, Conformal PID control for time series prediction) on
 # the logarithm of the score. A value outside its interval widens the next one, and a value inside
 # narrows it, by amounts that balance at the nominal coverage. The score of a forecast h steps ahead
@@ -61,16 +61,17 @@ def first_half_widths(errors: Floats, present: Bools, levels: Sequence[int]) -> 
 
     present: [K, n, H]. Sample i + 1 begins a step after sample i. levels: percent.
 
-    Let v_h be the mean square of the n errors at step h, and v that of all errors. The scale s_h of
-    a step has log s_h² = (n log v_h + H log v) / (n + H): n forecasts that overlap hold about n / H
-    separate observations of how errors grow with the step, and v counts as one more. Of the errors
-    divided by s_h, let q be the quantile of the level and r the root mean square. The shape is
-    shrunk from q towards the normal distribution's z · r. The latter has the weight of m = level /
-    (100 - level) errors, which are the fewest that show such a quantile, against N independent
-    errors (`independent_errors`). The half width is s_h · (N · q + m · z · r) / (N + m) · t / z,
-    where t is the quantile of Student's distribution with N degrees of freedom. t / z makes up for
-    a scale that is estimated from N errors, exactly so for normal errors. A client without any
-    present error has the widths of normal errors with the deviation of its series, 1.
+    Let v_h be the mean square of the n errors at step h, and v the mean square of all errors. The
+    scale s_h of a step has log s_h² = (n log v_h + H log v) / (n + H): n forecasts that overlap
+    hold about n / H separate observations of how errors grow with the step, and v counts as one
+    more. Of the errors divided by s_h, let q be the quantile of the level and r the root mean
+    square. The shape is shrunk from q towards the normal distribution's z · r. The latter has the
+    weight of m = level / (100 - level) errors, which are the fewest that show such a quantile,
+    against N independent errors (`independent_errors`). The half width is s_h · (N · q + m · z · r)
+    / (N + m) · t / z, where t is the quantile of Student's distribution with N degrees of freedom.
+    t / z makes up for a scale that is estimated from N errors, exactly so for normal errors. A
+    client without any present error has the widths of normal errors with the deviation of its
+    series, 1.
     """
     from scipy.special import ndtri, stdtrit  # slow to import, and training alone does without it
 
