@@ -495,7 +495,7 @@ def _settings_of(
 ) -> dict[str, object]:
     """Return the settings that follow from the arguments of `run`, with dotted keys.
 
-    A frame is saved for the worker processes, in `output.dir` or, if that is not set, in folder.
+    A frame is saved for the worker processes, in `output.dir` or, by default, in the folder given.
     """
     is_frame = not (data is None or isinstance(data, str | Path | Mapping))
     if not is_frame and data is not None:

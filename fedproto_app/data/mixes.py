@@ -180,7 +180,7 @@ def held_out_counts(counts: Counts, share: float, rng: Generator) -> Counts:
 def split_off(
     places: Places, labels: NDArray[np.int64], share: float, rng: Generator
 ) -> tuple[Places, Places]:
-    """Return the places that stay and the places held out, class by class, both ascending.
+    """Split each class, and return the places that stay and those held out, both ascending.
 
     places: [n]. labels: [n], the class at each place.
     """

@@ -1,7 +1,7 @@
 """Decide what a node reports about its clients beyond arrays: losses, errors, sample counts.
 
-`privacy.metrics` says whether a run's nodes report everything, nothing, or only, with noise, the
-errors that models are chosen and ranked by (`trust/noised_errors.py`). The node itself chooses the
+`privacy.metrics` says whether a run's nodes report everything, nothing, or only the errors by which
+models are chosen and ranked, with noise added (`trust/noised_errors.py`). The node itself chooses the
 models to keep by the exact errors.
 """
 

@@ -235,7 +235,7 @@ class Node:
         return cohort
 
     def _save(self, cohort: Cohort, rows: Sequence[int]) -> None:
-        """Write the personal state of the clients in these rows. Other clients keep their state."""
+        """Save the personal state of the clients that these rows hold. Others keep their state."""
         if rows and (state := self._state(cohort)):
             names = [cohort.names[row] for row in rows]
             personal = {name: rows_of(value, rows) for name, value in state.items()}

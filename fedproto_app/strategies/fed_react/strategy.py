@@ -64,8 +64,8 @@ class BlockStatistics(NamedTuple):
     """Mean and variance of W in each block of two clusters (Fed-REACT, eqs. 28 to 30).
 
     mean, variance: [C, C]. Within a cluster they leave out the diagonal, and are 0 for a cluster of
-    one client, which has no other entry. diagonal_mean, diagonal_variance: [C], over the cluster's
-    clients, where Fed-REACT, eq. 29 prints C instead of the cluster's size.
+    one client, which has no other entry. diagonal_mean, diagonal_variance: [C], means over the
+    cluster's clients. The divisor is the cluster's size, where Fed-REACT, eq. 29 prints C.
     """
 
     mean: Table
