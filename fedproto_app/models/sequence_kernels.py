@@ -1,8 +1,8 @@
 """Fixed features of sequences: responses to random kernels, and shares of positive responses.
 
 They are neither learned nor sent: everything is drawn from the run's seed, so all clients use equal
-kernels. Each sequence is seen twice, once as it comes and once with mean 0 and deviation 1, so
-that both its level and its shape count.
+kernels. Each sequence is seen twice, once as it comes and once less its mean and divided by
+its scale, so that both its level and its shape count.
 
 ROCKET (Dempster, Petitjean and Webb, Data Mining and Knowledge Discovery 2020): the features are
 the share of positive steps and the maximum of the response to a random kernel.

@@ -1,8 +1,8 @@
 """Decide what a node reports about its clients beyond arrays: losses, errors, sample counts.
 
 `privacy.metrics` says whether a run's nodes report everything, nothing, or only the errors by which
-models are chosen and ranked, with noise added (`trust/noised_errors.py`). The node itself chooses the
-models to keep by the exact errors.
+models are chosen and ranked, with noise added (`trust/noised_errors.py`). The node itself chooses
+the models to keep by the exact errors.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ class TaskMetrics:
     ``[data]`` that change the models' inputs but not the test part. Runs that differ in any other
     setting of ``[data]`` cannot be compared. orders: the fields of summary.json that can sort a
     comparison, the default first, or {} for the headline. verdict: further figures of
-    the kept models, by their names in a verdict. A verdict also says whether the same model is better
-    by them. Smaller is better. more_rounds, more_summary: shown fields of rounds.jsonl and
+    the kept models, by their names in a verdict. A verdict also says if another model is better by
+    them. Smaller is better. more_rounds, more_summary: shown fields of rounds.jsonl and
     summary.json that do not come from a single metric.
     """
 
