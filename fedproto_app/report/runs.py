@@ -146,8 +146,11 @@ def _lines(file: Path) -> list[str]:
 
 
 def write_lines(file: Path, lines: Iterable[str]) -> None:
-    """Write the lines into the file, completely or not at all."""
-    write_whole(file, "".join(f"{line}\n" for line in lines).encode())
+    """Write the lines into the file, completely or not at all.
+
+    They may hold lone surrogates, as clients' names may.
+    """
+    write_whole(file, "".join(f"{line}\n" for line in lines).encode("utf-8", "replace"))
 
 
 @dataclass(frozen=True)

@@ -326,7 +326,8 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     alone = plan(tmp_path / "loads.csv", target="south")
     assert (alone.settings["data.clients"], "data.columns" in alone.settings) == ("south", False)
     but = "But some are copies."
-    trial = two_rows(planned, tmp_path, warnings=["left out"], provisos=[but])
+    strange = "left out: \udce9"  # as in a file's name that is no UTF-8
+    trial = two_rows(planned, tmp_path, warnings=["left out", strange], provisos=[but])
     assert repr(trial).startswith("warning: left out\n")
     assert "\nForecasting value. " in repr(trial)
     assert trial.verdict.endswith(f" {but}")
@@ -338,6 +339,7 @@ def test_the_target_is_named_in_the_facts_and_on_top_of_the_answer(tmp_path: Pat
     runs, _ = find_runs([trial.folder])  # as compare and report read them later
     assert [verdict.endswith(f" {but}") for verdict in taking_part(group_runs(runs)[0])] == [True]
     assert lead in render(runs)
+    assert but not in render(runs[:1])  # which has no verdict
     assert "data check --config" in lead
 
 

@@ -321,7 +321,7 @@ def _part(
     refusals, refused = refusals_table(groups, names)
     first, basis = lead(question, chosen)
     runs_of_all = [run for group in groups for run in group.runs]
-    provisos = provisos_of(groups)
+    provisos = provisos_of(groups) if len(groups) > 1 else []  # one alone has no verdict
     return Part(
         number=number,
         headline=headline(question, chosen),
