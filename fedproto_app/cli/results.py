@@ -23,7 +23,7 @@ from fedproto_app.report.comparison import (
     with_better_off,
 )
 from fedproto_app.report.page import REPORT
-from fedproto_app.report.runs import Run, find_runs, group_runs, ranked
+from fedproto_app.report.runs import Run, find_runs, group_runs, ranked, without_repeats
 from fedproto_app.report.table import (
     by_task,
     comparison_csv,
@@ -106,7 +106,9 @@ def compare(
         pairs_of_tasks = list(filter(None, map(pairs, by_task(groups)))) if test_pairs else []
         texts = [*map(comparison_csv, by_task(groups)), *map(pairs_csv, pairs_of_tasks)]
         typer.echo("\n\n".join(texts))
-    lines = [*heavy_clients(groups), *not_converged(groups), *taking_part(groups)]
+    doubts = without_repeats(run.warnings for group in groups for run in group.runs)
+    warnings = [f"warning: {doubt}" for doubt in doubts]
+    lines = [*warnings, *heavy_clients(groups), *not_converged(groups), *taking_part(groups)]
     results_console(stderr=output == "csv", highlight=False).print(*lines, sep="\n", markup=False)
     if test_pairs and not tested:
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)

@@ -62,6 +62,11 @@ def test_sorted_and_tested_in_pairs(fedproto: Fedproto, tmp_path: Path) -> None:
     assert "accounts for most of" in as_csv.err
     assert "Federated learning pays" in as_csv.err
     assert len(as_csv.out.splitlines()) == 3
+    (tmp_path / "data-warnings.txt").write_text("c1 copies c2\n")  # as a trial leaves them
+    (tmp_path / "provisos.txt").write_text("But some are copies.\n")
+    doubted = fedproto("compare", tmp_path).out
+    assert "\nwarning: c1 copies c2\n" in doubted
+    assert doubted.rstrip().endswith("But some are copies.")
     wrong = fedproto("compare", tmp_path, "--sort", "best")
     assert wrong.code == 2
 
