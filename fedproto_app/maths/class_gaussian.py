@@ -21,7 +21,7 @@ UNKNOWN_CLASS = -1e4  # replaces log 0 for a class that no client has
 _FLOOR = 1e-3  # least variance within classes / mean square, because a class may have one sample
 _SLACK = 1e-4  # relative, for each feature, because sums travel in float32
 _ROUNDING = 1e-6  # relative rounding error of a number of samples in float32
-_NEXT_TO_NOTHING = 1e-6  # share of the mean square, for features that are always 0
+_NEXT_TO_NOTHING = 1e-6  # share of the mean square, for features that never vary
 
 
 OfClasses = tuple[Tensor, Tensor]  # Σ_c x [..., C, D] and n_c [..., C]
@@ -169,17 +169,22 @@ def class_means(moment: Tensor, counts: Tensor) -> Tensor:
 
 
 def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
-    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·(mean variance)·I, NaN if it has none.
+    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·s·diag(T), NaN if it has none.
 
-    S is the covariance within classes, and λ = 3 · penalty · r / n. This is as if there were
-    3 · penalty · r more samples whose features all vary alike. r is the number of `directions` in
-    which features vary, because n must be large compared with r and not with D (as in the shrinkage
-    of Chen et al. 2010, OAS).
+    S is the covariance within classes, and T_j is the variance of feature j over all samples. s is
+    the mean of S_jj / T_j, and λ = 3 · penalty · r / n. This is as if there were 3 · penalty · r
+    more samples whose features vary independently. r is the number of `directions` of the features
+    divided by their deviations √T_j, because n must be large compared with r and not with D (as in
+    the shrinkage of Chen et al. 2010, OAS). The unit of a feature makes no difference.
     """
-    within, variance = _within(sums)
-    ridge = SMOOTHING * penalty * directions(sums) / _samples(sums) * variance
-    identity = torch.eye(within.shape[-1], dtype=within.dtype, device=within.device)
-    factor, failed = torch.linalg.cholesky_ex(within + ridge[..., None, None] * identity)
+    within, _ = _within(sums)
+    variances = _variances(sums)
+    deviations = variances.sqrt()
+    relative = within / (deviations.unsqueeze(-1) * deviations.unsqueeze(-2))
+    strength = SMOOTHING * penalty * _directions(relative) / _samples(sums)
+    strength = strength * _mean_diagonal(relative).clamp(min=_FLOOR)
+    ridge = torch.diag_embed(strength.unsqueeze(-1) * variances)
+    factor, failed = torch.linalg.cholesky_ex(within + ridge)
     return torch.where((failed > 0)[..., None, None], torch.nan, factor)
 
 
@@ -189,9 +194,12 @@ def directions(sums: ClassSums) -> Tensor:
     r is D if features vary alike in all directions, or if S is 0. It is 1 if they vary in one
     direction only.
     """
-    within, _ = _within(sums)
-    width, largest = within.shape[-1], within.abs().amax(dim=(-2, -1), keepdim=True)
-    relative = within / largest.clamp(min=1e-300)  # squares of large entries would overflow
+    return _directions(_within(sums)[0])
+
+
+def _directions(covariance: Tensor) -> Tensor:
+    width, largest = covariance.shape[-1], covariance.abs().amax(dim=(-2, -1), keepdim=True)
+    relative = covariance / largest.clamp(min=1e-300)  # squares of large entries would overflow
     trace, squares = width * _mean_diagonal(relative), relative.square().sum(dim=(-2, -1))
     count = torch.where(squares > 0, trace.square() / squares.clamp(min=1), width)
     return count.clamp(min=1, max=width)
@@ -223,6 +231,17 @@ def _within(sums: ClassSums) -> tuple[Tensor, Tensor]:
     within = own_scatter(sums).scatter / total[..., None, None]
     variance, square = (_mean_diagonal(matrix) for matrix in (within, sums.gram))
     return within, torch.maximum(variance, _FLOOR * square / total).clamp(min=1e-12)
+
+
+def _variances(sums: ClassSums) -> Tensor:
+    """Return the variance of each feature over the samples of all classes [..., D].
+
+    It is at least a share of the mean square of all features, because a feature that never varies
+    has a sum of rounding errors.
+    """
+    squares = sums.gram.diagonal(dim1=-2, dim2=-1) / _samples(sums).unsqueeze(-1)
+    least = _NEXT_TO_NOTHING * squares.mean(dim=-1, keepdim=True)
+    return (squares - overall_mean(sums).square()).maximum(least).clamp(min=1e-12)
 
 
 def _samples(sums: ClassSums) -> Tensor:

@@ -116,20 +116,45 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "count", "variance"),
+    ("rows", "count", "variances"),
     [
-        ([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], 2.0, 1.0),  # S = I
-        ([[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0], [-1.0, -1.0]], 1.0, 1.0),  # along one line
-        ([[3.0, 1.0], [3.0, -1.0], [-3.0, 1.0], [-3.0, -1.0]], 100 / 82, 5.0),  # variances 9, 1
+        ([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], 2.0, [1.0, 1.0]),  # S = I
+        ([[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0], [-1.0, -1.0]], 1.0, [1.0, 1.0]),  # along one line
+        ([[3.0, 1.0], [3.0, -1.0], [-3.0, 1.0], [-3.0, -1.0]], 2.0, [9.0, 1.0]),
     ],
 )
 def test_the_penalty_goes_by_the_directions_in_which_features_vary(
-    rows: list[list[float]], count: float, variance: float
+    rows: list[list[float]], count: float, variances: list[float]
 ) -> None:
     sums = of_first(class_sums(vectors_of(rows, [0] * 4), 1))
     factor, bare = precision_factor(sums, 2.0), precision_factor(sums, 1e-12)
     ridge = factor @ factor.T - bare @ bare.T
-    torch.testing.assert_close(ridge, 6 * count / 4 * variance * torch.eye(2).double())
+    torch.testing.assert_close(ridge, 6 * count / 4 * torch.tensor(variances).diag().double())
+
+
+def test_the_penalty_goes_by_the_variances_over_all_classes() -> None:
+    # Within the classes, S = I. The classes' means are 2 and 7 in the first feature and 0 in the
+    # second, so T = 7.25, 1. Divided by √T, the features vary by a = 4/29 and 1 within classes.
+    # Then r = (a + 1)² / (a² + 1), s = (a + 1) / 2 and λ = 3 r / 8.
+    rows = [[first, second] for first in (1.0, 3.0, 6.0, 8.0) for second in (1.0, -1.0)]
+    sums = of_first(class_sums(vectors_of(rows, [0, 0, 0, 0, 1, 1, 1, 1]), 2))
+    a = 4 / 29
+    strength = 3 * (a + 1) ** 2 / (a**2 + 1) / 8 * (a + 1) / 2
+    factor = precision_factor(sums, 1.0)
+    expected = torch.tensor([1 + 7.25 * strength, 1 + strength]).diag().double()
+    torch.testing.assert_close(factor @ factor.T, expected)
+
+
+def test_the_units_of_the_features_make_no_difference() -> None:
+    vectors = drawn(1, 0)
+    units = torch.tensor([1.0, 30.0, 0.3, 7.0])
+    in_units = vectors._replace(features=vectors.features * units)
+    total, total_in_units = (of_all(class_sums(part, 3))[0] for part in (vectors, in_units))
+    (weight, offset), (other, other_offset) = (
+        classifier(sums, 1.0) for sums in (total, total_in_units)
+    )
+    torch.testing.assert_close(other * units.unsqueeze(1), weight, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(other_offset, offset, rtol=1e-4, atol=1e-6)
 
 
 def test_directions_of_anything_are_between_one_and_all() -> None:

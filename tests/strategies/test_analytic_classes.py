@@ -140,8 +140,10 @@ def test_one_for_all_is_that_of_all_images_in_one_place() -> None:
             labels.append(part.labels[part.present.bool()].numpy())
     x, y = np.concatenate(features).astype(np.float64), np.concatenate(labels)
     within = sum(np.cov(x[y == c].T, bias=True) * (y == c).mean() for c in range(3))
-    directions = np.trace(within) ** 2 / np.square(within).sum()
-    ridge = 3 * directions / len(y) * np.trace(within) / 24 * np.eye(24)
+    variances = x.var(axis=0).clip(min=1e-6 * np.square(x).mean())
+    relative = within / np.sqrt(np.outer(variances, variances))
+    directions = np.trace(relative) ** 2 / np.square(relative).sum()
+    ridge = 3 * directions / len(y) * np.trace(relative) / 24 * np.diag(variances)
     prior = np.bincount(y) / len(y)
     oracle = LinearDiscriminantAnalysis(
         solver="lsqr", covariance_estimator=_FixedCovariance(within + ridge)
