@@ -40,7 +40,7 @@ class AnalyticSettings(Section):
     eta: Positive = setting(0.2, "as `kindred.eta`")
     features: Annotated[int, Field(ge=1, le=MOST_FEATURES)] = setting(
         100,
-        "random filters for images, with 8 values each. Sequences get [twice as many "
+        "random filters for images, with 8 values each. Sequences get [six times as many "
         "features](closed-forms.md#classes)",
         f"1 … {MOST_FEATURES}",
     )

@@ -254,6 +254,7 @@ def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifie
     return fixed_patches(settings, shape, settings.method_table(AnalyticSettings).features)
 
 
+SEQUENCE_FEATURES = 6  # times `analytic.features`
 KERNEL_STEPS = 32  # span of random kernels if the settings do not give the length of sequences
 
 
@@ -261,5 +262,5 @@ def sequence_kernels(settings: Settings, shape: DataShape) -> SequenceKernelClas
     """Return the model of sequences. Every process draws the same kernels."""
     draws = torch_stream(settings.seed, "random kernels")
     steps = settings.data.sequences.steps or KERNEL_STEPS
-    features = 2 * settings.method_table(AnalyticSettings).features
+    features = SEQUENCE_FEATURES * settings.method_table(AnalyticSettings).features
     return SequenceKernelClassifier(shape.inputs[0], len(shape.classes), features, steps, draws)
