@@ -39,7 +39,10 @@ from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import settings_from
 from fedproto_app.strategies.analytic import classes_strategy as class_groups
 from fedproto_app.strategies.analytic import learns_from_validation
-from fedproto_app.strategies.analytic.classes_learner import AnalyticClassesLearner
+from fedproto_app.strategies.analytic.classes_learner import (
+    SEQUENCE_FEATURES,
+    AnalyticClassesLearner,
+)
 from fedproto_app.strategies.analytic.classes_strategy import (
     AnalyticClassesStrategy,
     ClassGroups,
@@ -775,13 +778,14 @@ def test_too_much_work_is_not_begun(
 
 
 def test_a_guess_may_be_another_one_every_round() -> None:
-    guesses = {"analytic.features": WIDTH // 2, "analytic.guess-rounds": 1}
+    width = SEQUENCE_FEATURES  # of one filter
+    guesses = {"analytic.features": 1, "analytic.guess-rounds": 1}
     task = {"task": "sequence-classification", "keep": "last"}
     strategy = server_of("analytic", DataShape((2,), SHAPE.classes), **task, **guesses)
-    report(strategy, a=sums_of(0))
-    assert not report(strategy, a=sums_of(1, classes=[0, 0, 0, 1]))
+    report(strategy, a=class_sums_of(width, 0))
+    assert not report(strategy, a=class_sums_of(width, 1, classes=[0, 0, 0, 1]))
     np.testing.assert_allclose(totals(strategy)["counts"], [3, 1])
-    refused = report(strategy, a=sums_of(0, samples=2))
+    refused = report(strategy, a=class_sums_of(width, 0, samples=2))
     assert "fewer samples than its earlier sums" in refused["a"]
 
 
