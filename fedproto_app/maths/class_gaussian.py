@@ -20,6 +20,7 @@ SMOOTHING = 3.0  # chosen on validation parts: digits, CIFAR-10, PenDigits, Japa
 UNKNOWN_CLASS = -1e4  # replaces log 0 for a class that no client has
 _FLOOR = 1e-3  # least variance within classes / mean square, because a class may have one sample
 _SLACK = 1e-4  # relative, for each feature, because sums travel in float32
+_ROUNDED = 1e-5  # least penalty / mean square, because sums travel in float32
 _ROUNDING = 1e-6  # relative rounding error of a number of samples in float32
 _NEXT_TO_NOTHING = 1e-6  # share of the mean square, for features that never vary
 
@@ -183,8 +184,9 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
     relative = within / (deviations.unsqueeze(-1) * deviations.unsqueeze(-2))
     strength = SMOOTHING * penalty * _directions(relative) / _samples(sums)
     strength = strength * _mean_diagonal(relative).clamp(min=_FLOOR)
-    ridge = torch.diag_embed(strength.unsqueeze(-1) * variances)
-    factor, failed = torch.linalg.cholesky_ex(within + ridge)
+    least = _ROUNDED * _squares(sums).mean(dim=-1, keepdim=True)
+    ridge = (strength.unsqueeze(-1) * variances).maximum(least)
+    factor, failed = torch.linalg.cholesky_ex(within + torch.diag_embed(ridge))
     return torch.where((failed > 0)[..., None, None], torch.nan, factor)
 
 
@@ -239,9 +241,14 @@ def _variances(sums: ClassSums) -> Tensor:
     It is at least a share of the mean square of all features, because a feature that never varies
     has a sum of rounding errors.
     """
-    squares = sums.gram.diagonal(dim1=-2, dim2=-1) / _samples(sums).unsqueeze(-1)
+    squares = _squares(sums)
     least = _NEXT_TO_NOTHING * squares.mean(dim=-1, keepdim=True)
     return (squares - overall_mean(sums).square()).maximum(least).clamp(min=1e-12)
+
+
+def _squares(sums: ClassSums) -> Tensor:
+    """Return the mean square of each feature [..., D]."""
+    return sums.gram.diagonal(dim1=-2, dim2=-1) / _samples(sums).unsqueeze(-1)
 
 
 def _samples(sums: ClassSums) -> Tensor:

@@ -21,6 +21,7 @@ its own sums alone uses that classifier.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -65,6 +66,8 @@ LEANS = ((1.0, HARDLY_KNOWN), (3.0, HARDLY_KNOWN), (30.0, WELL_KNOWN), (1e6, WEL
 PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the client's counts
 ETA = 0.3  # how much validation samples are trusted; 1: as if they were independent
 ODDS_ALONE = 50.0  # likelihood ratio of validation samples above which a client uses its own sums
+
+_log = logging.getLogger(__name__)
 
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
 
@@ -218,10 +221,13 @@ class ClassFit:
     def of_all(self, total: ClassSums) -> Classifier | None:
         """Return the classifier fitted to all samples, with weight [D, C] and bias [C].
 
-        Return None if the sums cannot come from samples.
+        Return None, with a warning, if the sums cannot come from samples.
         """
         weight, bias = self._of_all(total)
-        return (weight, bias) if weight.isfinite().all() else None
+        if weight.isfinite().all():
+            return weight, bias
+        _log.warning("no samples have the totals that arrived; each client uses only its own sums")
+        return None
 
     def of_all_judged(
         self, total: ClassSums, held_out: ClassSums, shares: Sequence[float]
