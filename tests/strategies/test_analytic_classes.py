@@ -655,7 +655,7 @@ GUESSED: dict[str, Any] = {
     "analytic.guess-rounds": 2,
 }
 RENAMED = {
-    "analytic.features": 60,
+    "analytic.features": 20,
     "data.clusters.renamed": True,
     "data.clusters.clusters": 2,
     "data.clusters.clients": 8,
