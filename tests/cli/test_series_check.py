@@ -147,6 +147,16 @@ LONG = "site,when,load,rain\n" + "".join(
 )
 
 
+def test_a_column_with_the_same_word_in_each_row_is_left_out(
+    check: Fedproto, tmp_path: Path
+) -> None:
+    (tmp_path / "meter.csv").write_text(LONG.replace(",rain", ",status").replace(",0\n", ",W\n"))
+    outcome = check(tmp_path / "meter.csv")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("forecasting load\n")
+    assert "not known in advance: status (is constant at every client)" in outcome.out
+
+
 def test_the_line_that_reads_the_file_is_offered_and_reads_it(
     check: Fedproto, tmp_path: Path
 ) -> None:
@@ -154,6 +164,7 @@ def test_the_line_that_reads_the_file_is_offered_and_reads_it(
     outcome = check(tmp_path / "readings.csv", "--target", "load", "--period", 12)
     assert outcome.code == 0, outcome.err
     assert "2, of them 2 usable" in outcome.out
+    assert " north     240  2024-01-01 00:00:00 " in outcome.out
     target, *_, beside, read, line = outcome.out.rstrip().split("\n")
     assert target == "forecasting load"
     assert beside == "not known in advance: rain (is constant at every client)"

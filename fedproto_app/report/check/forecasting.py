@@ -157,8 +157,9 @@ def outliers_of(values: Vector, period: int) -> Outliers | None:
 class ClientFacts:
     """The facts about one client.
 
-    start, length, period: in steps. The period is None if the series has none. missing_share: the
-    share of its values that are missing, 1 if all are. largest: the largest absolute value.
+    start: the first time, or the first step of a series without times. length, period: in steps.
+    The period is None if the series has none. missing_share: the share of its values that are
+    missing, 1 if all are. largest: the largest absolute value.
     refused: why a run would leave the client out, or None. sends: whether its training contributes
     to others. young: what a run does with a newcomer, "" for any other client. oddities: None for a
     refused client and for a newcomer, whose few values say little. worst: where the farthest
@@ -166,7 +167,7 @@ class ClientFacts:
     """
 
     name: str
-    start: int
+    start: str
     length: int
     period: int | None
     missing_share: float
@@ -274,7 +275,7 @@ def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
     oddities = None if cut is None or cut.is_young else oddities_of(series, settings)
     return ClientFacts(
         name=series.name,
-        start=series.start,
+        start=str(series.start) if series.clock is None else series.clock.time(series.start),
         length=length,
         period=find_period(series.values),
         missing_share=1 - len(present) / length if length else 1.0,  # sources trim missing values
