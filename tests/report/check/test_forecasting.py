@@ -46,7 +46,7 @@ def test_every_kind_of_client_gets_its_verdict() -> None:
         "short": "refused",
         "empty": "refused",
     }
-    assert (clients["good"].length, clients["good"].start, clients["good"].period) == (480, 5, 24)
+    assert (clients["good"].length, clients["good"].start, clients["good"].period) == (480, "5", 24)
     assert clients["gappy"].missing_share == 0.25
     assert clients["constant"].largest == 2
     assert clients["young"].young == (
