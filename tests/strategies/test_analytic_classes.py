@@ -236,6 +236,16 @@ def vectors_of(labels: list[int], values: list[float]) -> LabelledVectors:
     return LabelledVectors(features, torch.tensor([labels]), torch.ones(1, len(labels)))
 
 
+def test_totals_that_no_samples_have_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    sums = class_sums(vectors_of([0, 0, 1, 1], [0, 2, 4, 6]), 2)
+    total, fit = ClassSums(*(part[0] for part in sums)), ClassFit(1.0, even=False)
+    assert fit.of_all(total) is not None
+    assert caplog.messages == []
+    assert fit.of_all(total._replace(gram=-total.gram)) is None
+    warning = "the totals give no classifier, so each client uses only its own sums"
+    assert caplog.messages == [warning]
+
+
 def test_the_final_fit_is_that_of_all_samples_by_hand() -> None:
     train = class_sums(vectors_of([0, 0, 1, 1], [0, 2, 4, 6]), 2)
     held_out = class_sums(vectors_of([0], [4]), 2)

@@ -221,12 +221,12 @@ class ClassFit:
     def of_all(self, total: ClassSums) -> Classifier | None:
         """Return the classifier fitted to all samples, with weight [D, C] and bias [C].
 
-        Return None, with a warning, if the sums cannot come from samples.
+        Return None, with a warning, if the totals give no classifier.
         """
         weight, bias = self._of_all(total)
         if weight.isfinite().all():
             return weight, bias
-        _log.warning("no samples have the totals that arrived; each client uses only its own sums")
+        _log.warning("the totals give no classifier, so each client uses only its own sums")
         return None
 
     def of_all_judged(
