@@ -17,7 +17,11 @@ from tests.report.made_runs import make_run
     [
         (
             "fedproto_app.cli.commands",
-            ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib", "cryptography"),
+            ("torch", "numpy", "pydantic", "fedproto_app.cli.run", "fedproto_app.settings"),
+        ),
+        *(
+            (f"fedproto_app.cli.{module}", ("torch", "flwr", "scipy", "sklearn", "pandas"))
+            for module in ("data", "run", "results", "try_file", "forecast", "sweep", "nodes")
         ),
         ("fedproto_app.tasks.table", ("torch", "flwr", "sklearn", "pandas", "matplotlib", "numpy")),
         ("fedproto_app.client_app", ("torch", "pandas")),

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperGroup
 
-from fedproto_app.cli.audit import audit
-from fedproto_app.cli.check_method import check_method
-from fedproto_app.cli.data import data_app
-from fedproto_app.cli.demo import demo
-from fedproto_app.cli.forecast import forecast
-from fedproto_app.cli.init import init
-from fedproto_app.cli.keys import keys, signing_key
-from fedproto_app.cli.metrics import metrics
-from fedproto_app.cli.nodes import nodes_app
-from fedproto_app.cli.results import compare, export, pictures, report
-from fedproto_app.cli.run import run
-from fedproto_app.cli.sweep import sweep
-from fedproto_app.cli.try_file import try_file
 from fedproto_app.core.version import __version__
 
 FIRST_STEPS = """\
@@ -31,30 +21,108 @@ fedproto trains models for many clients without collecting their data. Try, in t
 
 fedproto --help lists all commands; fedproto --install-completion adds shell completion."""
 
+# Each command, where it is defined, and the first sentence of its help text. Its module is imported
+# when it is called, because most modules import slowly.
+COMMANDS = {
+    "demo": (
+        "demo:demo",
+        "Forecast the traffic of 24 simulated sites, with a week of data and with all of it.",
+    ),
+    "try": (
+        "try_file:try_file",
+        "Say whether federated learning pays for the clients in a file.",
+    ),
+    "init": ("init:init", "Write a commented settings file for the data at hand."),
+    "run": (
+        "run:run",
+        "Run an experiment in a simulated federation or on real nodes, and print its results.",
+    ),
+    "sweep": (
+        "sweep:sweep",
+        "Try settings on several seeds, and choose the best by validation error.",
+    ),
+    "compare": (
+        "results:compare",
+        "Compare finished runs, in one table for all runs on the same data.",
+    ),
+    "report": (
+        "results:report",
+        "Write a report on finished runs: one HTML file, which opens offline.",
+    ),
+    "pictures": (
+        "results:pictures",
+        "Draw a run's pictures into RUN/pictures and print their paths.",
+    ),
+    "export": ("results:export", "Write finished runs as long tables for other tools."),
+    "forecast": (
+        "forecast:forecast",
+        "Forecast the next values with each client's kept model.",
+    ),
+    "keys": (
+        "keys:keys",
+        "Make a private CA, the server's certificate, and a key for each node.",
+    ),
+    "signing-key": (
+        "keys:signing_key",
+        "Show the public key that authenticates this site in masked sums.",
+    ),
+    "audit": (
+        "audit:audit",
+        "Check that no line of an audit log was changed, removed or inserted.",
+    ),
+    "metrics": (
+        "metrics:metrics",
+        "Serve metrics over HTTP for Prometheus, until it is stopped.",
+    ),
+    "check-method": (
+        "check_method:check_method",
+        "Check that a method's results depend on the seed, not on the nodes.",
+    ),
+    "data": ("data:data_app", "Inspect a data set before training on it."),
+    "nodes": (
+        "nodes:nodes_app",
+        "List the nodes of a federation, and manage their keys and names.",
+    ),
+}
+
+
+def imported_command(name: str) -> click.Command:
+    """Import a command's module and return the command. name: a key of COMMANDS."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    defined = getattr(import_module(f"fedproto_app.cli.{module}"), attribute)
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    if isinstance(defined, typer.Typer):
+        alone.add_typer(defined, name=name)
+        group = typer.main.get_command(alone)
+        assert isinstance(group, click.Group)
+        return group.commands[name]
+    alone.command(name)(defined)
+    return typer.main.get_command(alone)
+
+
+class _Commands(TyperGroup):
+    """All commands. Until a command is called, it has only its name and a help text."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for name, (_, first_sentence) in COMMANDS.items():
+            self.commands[name] = click.Command(name, help=first_sentence)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, imported_command(name) if name in COMMANDS else listed, rest
+
+
 app = typer.Typer(
+    cls=_Commands,
     invoke_without_command=True,
     rich_markup_mode="rich",
     help="Personalised federated learning on time series, images and sequences, with Flower.",
     epilog="Start with: fedproto demo",
     pretty_exceptions_show_locals=False,  # local variables may hold a client's data
 )
-app.command()(demo)
-app.command("try")(try_file)
-app.command()(init)
-app.command()(run)
-app.command()(sweep)
-app.command()(compare)
-app.command()(report)
-app.command()(pictures)
-app.command()(export)
-app.command()(forecast)
-app.command()(keys)
-app.command("signing-key")(signing_key)
-app.command()(audit)
-app.command()(metrics)
-app.command()(check_method)
-app.add_typer(data_app, name="data")
-app.add_typer(nodes_app, name="nodes")
 
 
 def _print_version(requested: bool) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import click
 import pytest
-import typer
 
 import fedproto_app
 from fedproto_app import __version__
-from fedproto_app.cli.commands import app
+from fedproto_app.cli.commands import COMMANDS, imported_command
 from fedproto_app.core.endings import program
 from fedproto_app.experiments.run_settings import changed_settings
 from fedproto_app.settings import settings_from
@@ -98,11 +97,11 @@ def test_too_little_memory_ends_in_one_line(
     assert outcome.err == "error: there is not enough memory for this on this machine\n"
 
 
-def examples(command: click.Command) -> Iterator[list[str]]:
+def examples(taught: click.Command) -> Iterator[list[str]]:
     """Return the words of the examples in the help texts of a command and those below it."""
-    for below in getattr(command, "commands", {}).values():
+    for below in getattr(taught, "commands", {}).values():
         yield from examples(below)
-    text = (command.help or "").replace("\n      ", " ")  # a line further right goes on
+    text = (taught.help or "").replace("\n      ", " ")  # a line further right goes on
     for line in text.splitlines():
         if line.strip().startswith("fedproto "):
             yield shlex.split(line)[1:]
@@ -110,19 +109,30 @@ def examples(command: click.Command) -> Iterator[list[str]]:
 
 def test_the_examples_of_the_help_texts_are_accepted() -> None:
     """Their options exist, and so do the settings behind --set."""
-    root = typer.main.get_command(app)
-    taught = list(examples(root))
-    for words in taught:
-        command = root
-        while commands := getattr(command, "commands", {}):
+    taught = [words for name in COMMANDS for words in examples(imported_command(name))]
+    for name, *words in taught:
+        called = imported_command(name)
+        while commands := getattr(called, "commands", {}):
             name, *words = words
-            command = commands[name]
-        values = command.make_context(command.name, words).params
+            called = commands[name]
+        values = called.make_context(called.name, words).params
         changes = changed_settings(None, values.get("changes") or ())
         if ":" not in (method := values.get("method") or ":"):
             changes["method"] = method
         settings_from(changes)
     assert len(taught) > 40
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_repeats_the_first_sentences_of_their_help_texts(name: str) -> None:
+    paragraph = (imported_command(name).help or "").partition("\n\n")[0]
+    assert COMMANDS[name][1] == " ".join(paragraph.split())
+
+
+def test_a_mistyped_command_is_answered_with_the_right_name(fedproto: Fedproto) -> None:
+    outcome = fedproto("comprae")
+    assert outcome.code == 2
+    assert "Did you mean 'compare'?" in outcome.err
 
 
 def test_a_program_that_is_not_on_the_path_is_called_by_its_place(
