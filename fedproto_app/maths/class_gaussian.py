@@ -170,18 +170,20 @@ def class_means(moment: Tensor, counts: Tensor) -> Tensor:
 
 
 def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
-    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·s·diag(T), NaN if S_λ has none.
+    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·s·diag(V), NaN if S_λ has none.
 
-    S is the covariance within classes, and T_j is the variance of feature j over all samples. s is
-    the mean of S_jj / T_j, and λ = 3 · penalty · r / n. This is as if there were 3 · penalty · r
-    more samples whose features vary independently. r is the number of `directions` of the features
-    divided by their deviations √T_j, because n must be large compared with r and not with D (as in
-    the shrinkage of Chen et al. 2010, OAS). So the unit of a feature makes no difference,
-    unless the feature hardly varies: at least 1e-5 of the mean square of all features is added to
-    each variance, because the sums are rounded.
+    S is the covariance within classes. V_j is the geometric mean of T_j, the variance of feature j
+    over all samples, and of the mean of all T. So the penalty of a feature is halfway between the
+    same for all features, with which images are classified best, and one in proportion to its
+    variance, with which sequences are. s is the mean of S_jj / V_j, and λ = 3 · penalty · r / n.
+    This is as if there were 3 · penalty · r more samples whose features vary independently. r is
+    the number of `directions` of the features divided by √V_j, because n must be large compared
+    with r and not with D (as in the shrinkage of Chen et al. 2010, OAS). At least 1e-5 of the mean
+    square of all features is added to each variance, because the sums are rounded.
     """
     within, _ = _within(sums)
     variances = _variances(sums)
+    variances = (variances * variances.mean(dim=-1, keepdim=True)).sqrt()
     deviations = variances.sqrt()
     relative = within / (deviations.unsqueeze(-1) * deviations.unsqueeze(-2))
     strength = SMOOTHING * penalty * _directions(relative) / _samples(sums)

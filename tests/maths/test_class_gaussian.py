@@ -116,43 +116,45 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "count", "variances"),
+    ("rows", "count", "penalties"),
     [
         ([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], 2.0, [1.0, 1.0]),  # S = I
         ([[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0], [-1.0, -1.0]], 1.0, [1.0, 1.0]),  # along one line
-        ([[3.0, 1.0], [3.0, -1.0], [-3.0, 1.0], [-3.0, -1.0]], 2.0, [9.0, 1.0]),
+        # Here S = T = diag(9, 1/9). Up to a factor V is (3, 1/3), and so is S_jj / V_j. So
+        # r = (3 + 1/3)² / (9 + 1/9) = 50/41, and s·V is (3 + 1/3) / 2 · (3, 1/3) = (5, 5/9).
+        ([[3.0, 1 / 3], [3.0, -1 / 3], [-3.0, 1 / 3], [-3.0, -1 / 3]], 50 / 41, [5.0, 5 / 9]),
     ],
 )
 def test_the_penalty_goes_by_the_directions_in_which_features_vary(
-    rows: list[list[float]], count: float, variances: list[float]
+    rows: list[list[float]], count: float, penalties: list[float]
 ) -> None:
     sums = of_first(class_sums(vectors_of(rows, [0] * 4), 1))
     factor, within = precision_factor(sums, 2.0), own_scatter(sums).scatter / 4
     ridge = factor @ factor.T - within
-    torch.testing.assert_close(ridge, 6 * count / 4 * torch.tensor(variances).diag().double())
+    torch.testing.assert_close(ridge, 6 * count / 4 * torch.tensor(penalties).diag().double())
 
 
 def test_the_penalty_goes_by_the_variances_over_all_classes() -> None:
     # Within the classes, S = I. The classes' means are 2 and 7 in the first feature and 0 in the
-    # second, so T = 7.25, 1. Divided by √T, the features vary by a = 4/29 and 1 within classes.
-    # Then r = (a + 1)² / (a² + 1), s = (a + 1) / 2 and λ = 3 r / 8.
+    # second, so T = (7.25, 1), with the mean 4.125, and V = √4.125 · (√7.25, 1). Divided by √V, the
+    # features vary by a = 1/√7.25 and 1 within classes, up to a factor that cancels. Then
+    # r = (a + 1)² / (a² + 1), λ = 3 r / 8, and λ·s·V is λ · (a + 1) / 2 · (√7.25, 1).
     rows = [[first, second] for first in (1.0, 3.0, 6.0, 8.0) for second in (1.0, -1.0)]
     sums = of_first(class_sums(vectors_of(rows, [0, 0, 0, 0, 1, 1, 1, 1]), 2))
-    a = 4 / 29
+    a = 7.25**-0.5
     strength = 3 * (a + 1) ** 2 / (a**2 + 1) / 8 * (a + 1) / 2
     factor = precision_factor(sums, 1.0)
-    expected = torch.tensor([1 + 7.25 * strength, 1 + strength]).diag().double()
+    expected = torch.tensor([1 + strength / a, 1 + strength]).diag().double()
     torch.testing.assert_close(factor @ factor.T, expected)
 
 
-def test_the_units_of_the_features_make_no_difference() -> None:
+def test_the_common_unit_of_the_features_makes_no_difference() -> None:
     vectors = drawn(1, 0)
-    units = torch.tensor([1.0, 5.0, 0.5, 3.0])
-    in_units = vectors._replace(features=vectors.features * units)
+    in_units = vectors._replace(features=vectors.features * 5)
     total, total_in_units = (of_all(class_sums(part, 3))[0] for part in (vectors, in_units))
     weight, offset = classifier(total, 1.0)
     weight_in_units, offset_in_units = classifier(total_in_units, 1.0)
-    torch.testing.assert_close(weight_in_units * units.unsqueeze(1), weight, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(weight_in_units * 5, weight, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(offset_in_units, offset, rtol=1e-4, atol=1e-6)
 
 

@@ -144,6 +144,7 @@ def test_one_for_all_is_that_of_all_images_in_one_place() -> None:
     x, y = np.concatenate(features).astype(np.float64), np.concatenate(labels)
     within = sum(np.cov(x[y == c].T, bias=True) * (y == c).mean() for c in range(3))
     variances = x.var(axis=0).clip(min=1e-6 * np.square(x).mean())
+    variances = np.sqrt(variances * variances.mean())
     relative = within / np.sqrt(np.outer(variances, variances))
     directions = np.trace(relative) ** 2 / np.square(relative).sum()
     ridge = 3 * directions / len(y) * np.trace(relative) / 24 * np.diag(variances)
