@@ -1,6 +1,6 @@
-"""MiniRocket beside the closed forms on the ten sets of docs/results/sequences.md.
+"""MiniRocket beside the closed forms on the ten sets of a section of docs/results/sequences.md.
 
-    python -m benchmarks.minirocket [--seeds 2 3 4]       # needs the package aeon
+    python -m benchmarks.minirocket [--section drawn] [--seeds 2 3 4]    # needs the package aeon
 
 MiniRocket with 10,000 kernels and a ridge classifier whose penalty is chosen by leaving one
 sequence out: for each client alone, and for all clients' sequences in one place. Both learn from
@@ -26,7 +26,6 @@ from fedproto_app.settings import settings_from
 from fedproto_app.settings.reading import flat
 from fedproto_app.tasks.sequences.clients import load_shard
 
-SECTION = "archive"
 SHORTEST = 16  # steps. MiniRocket needs nine
 PENALTIES = np.logspace(-3, 3, 10)
 
@@ -90,16 +89,18 @@ def main() -> None:
     """Print a line for each set, and the means."""
     parser = parser_of(__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[2], metavar="SEED")
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--section", choices=["archive", "drawn"], default="archive")
+    options = parser.parse_args()
     if not data_root().is_dir():
         parser.error(f"FEDPROTO_DATA: no folder {data_root()}")
     sequences = page("sequences")
     lines, figures = [["set", "local", "all in one place"]], []
-    for title, name in sequences.sections[SECTION].tables.items():
+    for title, name in sequences.sections[options.section].tables.items():
         table = sequences.tables[name]
-        cells = np.mean([mean_accuracies(table, seed) for seed in seeds], axis=0)
+        cells = np.mean([mean_accuracies(table, seed) for seed in options.seeds], axis=0)
         figures.append(cells)
         lines.append([title, *(f"{100 * cell:.1f}" for cell in cells)])
+        print(*lines[-1], flush=True)
     lines.append(["mean", *(f"{100 * cell:.1f}" for cell in np.mean(figures, axis=0))])
     print_table(lines)
 
