@@ -122,10 +122,15 @@ def chart_svg(chart: Chart, *, narrow: bool = False) -> Markup:
 
     narrow: draw a wide chart for a phone.
     """
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     with _styled():
         panel = _Panel(chart, _HALF if narrow or not is_wide_chart(chart) else _FULL)
+        for patch in (panel.figure.patch, *(axes.patch for axes in panel.figure.axes)):
+            patch.set(facecolor="none", edgecolor="none")
         file = io.StringIO()
-        panel.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        canvas: Any = FigureCanvasSVG(panel.figure)
+        canvas.print_svg(file, metadata={"Date": None})  # `savefig` draws twice
     return _inline(file.getvalue(), chart.text, panel.tips)
 
 
