@@ -26,6 +26,8 @@ CONTENTS = {".png": encoded(noise(0, 4, 4, 3)), ".csv": b"u,v\n1,2\n3,4\n"}
         ("x.hdf5", "hdf5"),
         ("x.npz", "npz"),
         ("A.TS", "uea-ts"),
+        ("A_TEST.tsv", "ucr-text"),
+        ("sales_test.tsv", "wide-csv"),
         ("a.zip", "class-folders"),
     ],
 )
@@ -53,6 +55,9 @@ def test_what_no_source_reads(tmp_path: Path) -> None:
         ("up/1.csv down/1.csv.gz", "sequence-folder"),
         ("ann/up/1.csv bob/up/1.csv", "sequence-folder"),
         ("A_TRAIN.ts A_TEST.ts", "uea-ts"),
+        ("A_TRAIN.ts A_TEST.ts A_TRAIN.txt A_TEST.txt A.txt", "uea-ts"),
+        ("A_TRAIN.tsv A_TEST.tsv README.md", "ucr-text"),
+        ("A_TRAIN A_TEST", "ucr-text"),
         ("data_batch_3.bin", "cifar"),  # even an incomplete folder
         ("fine_label_names.txt", "cifar"),
         ("train/cat/1.png lists/all.csv", "class-folders"),

@@ -26,7 +26,7 @@ from fedproto_app.data.sequences.pool import (
 )
 from fedproto_app.settings import DataSettings
 
-_TRAIN, _TEST = "_TRAIN.ts", "_TEST.ts"
+_TRAIN = "_TRAIN.ts"
 _VERSIONS = ("_nmv", "_eq")
 _COMMENTS = ("#", "%")
 _UNKNOWN, _ = NO_CLASS  # the archive's sign for an unknown class
@@ -61,7 +61,7 @@ def load_uea(settings: DataSettings) -> SequencePool:
 
     Only a folder has a test split. A `DataError` names the file and the line.
     """
-    paths = _paths(Path(settings.path))
+    paths = split_files(Path(settings.path), ".ts")
     files = [_read(path) for path in paths]
     header, cases = files[0][0], [case for _, file_cases in files for case in file_cases]
     for path, (file_header, _) in zip(paths, files, strict=True):
@@ -89,20 +89,21 @@ def load_uea(settings: DataSettings) -> SequencePool:
     )
 
 
-def _paths(path: Path) -> list[Path]:
-    """Return the file, or the train and the test file of a folder."""
+def split_files(path: Path, ending: str) -> list[Path]:
+    """Return the file, or the files <name>_TRAIN and <name>_TEST with this ending of a folder."""
     if path.is_file():
         return [path]
-    train_files = _one_version(sorted(path.glob(f"*{_TRAIN}")))
+    train, test = f"_TRAIN{ending}", f"_TEST{ending}"
+    train_files = _one_version(sorted(path.glob(f"*{train}")))
     if len(train_files) != 1:
         names = ", ".join(file.name for file in train_files) or "none"
-        raise DataError(f"{path}: expected one file <name>{_TRAIN}, found {names}")
-    test = train_files[0].with_name(train_files[0].name.removesuffix(_TRAIN) + _TEST)
-    if not test.is_file():
-        raise DataError(f"{path}: {train_files[0].name} is there, but {test.name} is not")
-    for file in (train_files[0], test):
+        raise DataError(f"{path}: expected one file <name>{train}, found {names}")
+    test_file = train_files[0].with_name(train_files[0].name.removesuffix(train) + test)
+    if not test_file.is_file():
+        raise DataError(f"{path}: {train_files[0].name} is there, but {test_file.name} is not")
+    for file in (train_files[0], test_file):
         require_inside(file, path)
-    return [train_files[0], test]
+    return [train_files[0], test_file]
 
 
 def _one_version(files: list[Path]) -> list[Path]:
