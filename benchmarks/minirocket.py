@@ -11,6 +11,7 @@ the clients' accuracies and of the seeds.
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -100,7 +101,7 @@ def main() -> None:
         cells = np.mean([mean_accuracies(table, seed) for seed in options.seeds], axis=0)
         figures.append(cells)
         lines.append([title, *(f"{100 * cell:.1f}" for cell in cells)])
-        print(*lines[-1], flush=True)
+        print(*lines[-1], file=sys.stderr, flush=True)
     lines.append(["mean", *(f"{100 * cell:.1f}" for cell in np.mean(figures, axis=0))])
     print_table(lines)
 

@@ -18,9 +18,9 @@ from fedproto_app.maths.ridge import definite
 
 SMOOTHING = 3.0  # chosen on validation parts: digits, CIFAR-10, PenDigits, JapaneseVowels, writing
 UNKNOWN_CLASS = -1e4  # replaces log 0 for a class that no client has
-_FLOOR = 1e-3  # least variance within classes / mean square, because a class may have one sample
+_FLOOR = 1e-3  # least variance within classes / over all samples, as a class may have one sample
 _SLACK = 1e-4  # relative, for each feature, because sums travel in float32
-_ROUNDED = 1e-5  # least penalty / mean square, because sums travel in float32
+_LEAST_PENALTY = 2e-7  # / number of features / mean square, because sums travel in float32
 _ROUNDING = 1e-6  # relative rounding error of a number of samples in float32
 _NEXT_TO_NOTHING = 1e-6  # share of the mean square, for features that never vary
 
@@ -173,13 +173,15 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
     """Return the Cholesky factor [..., D, D] of S_λ = S + λ·s·diag(V), NaN if S_λ has none.
 
     S is the covariance within classes. V_j is the geometric mean of T_j, the variance of feature j
-    over all samples, and of the mean of all T. So the penalty of a feature is halfway between the
-    same for all features, with which images are classified best, and one in proportion to its
-    variance, with which sequences are. s is the mean of S_jj / V_j, and λ = 3 · penalty · r / n.
-    This is as if there were 3 · penalty · r more samples whose features vary independently. r is
-    the number of `directions` of the features divided by √V_j, because n must be large compared
-    with r and not with D (as in the shrinkage of Chen et al. 2010, OAS). At least 1e-5 of the mean
-    square of all features is added to each variance, because the sums are rounded.
+    over all samples, and of the mean of all T. The penalty thus lies between two others: with equal
+    penalties for all features images are classified best, and with penalties in proportion to T_j
+    sequences are.
+
+    s is the mean of S_jj / V_j, at least 0.001, and λ = 3 · penalty · r / n. This is as if there
+    were 3 · penalty · r more samples whose features vary independently. r is the number of
+    `directions` of the features divided by √V_j, because n must be large compared with r and not
+    with D (as in the shrinkage of Chen et al. 2010, OAS). A penalty is at least 2e-7 · D times the
+    mean square of all features, because the sums are rounded to float32.
     """
     within, _ = _within(sums)
     variances = _variances(sums)
@@ -188,7 +190,7 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
     relative = within / (deviations.unsqueeze(-1) * deviations.unsqueeze(-2))
     strength = SMOOTHING * penalty * _directions(relative) / _samples(sums)
     strength = strength * _mean_diagonal(relative).clamp(min=_FLOOR)
-    least = _ROUNDED * _squares(sums).mean(dim=-1, keepdim=True)
+    least = _LEAST_PENALTY * within.shape[-1] * _squares(sums).mean(dim=-1, keepdim=True)
     ridge = (strength.unsqueeze(-1) * variances).maximum(least)
     factor, failed = torch.linalg.cholesky_ex(within + torch.diag_embed(ridge))
     return torch.where((failed > 0)[..., None, None], torch.nan, factor)

@@ -173,6 +173,20 @@ def test_sums_in_single_precision_of_more_features_than_samples_give_a_classifie
     torch.testing.assert_close(scores, true_scores, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("deviation", [0.0, 1e-3])
+@pytest.mark.parametrize("samples", [10, 60, 1000])
+def test_features_that_hardly_vary_give_a_classifier_in_single_precision(
+    samples: int, deviation: float
+) -> None:
+    draws = torch.Generator().manual_seed(0)
+    rows = torch.rand(800, generator=draws)
+    rows = rows + deviation * torch.randn(samples, 800, generator=draws)
+    labels = torch.arange(samples) % 2
+    vectors = LabelledVectors(rows.unsqueeze(0), labels.unsqueeze(0), torch.ones(1, samples))
+    rounded = ClassSums(*(part[0].float().double() for part in class_sums(vectors, 2)))
+    assert classifier(rounded, 1.0)[0].isfinite().all()
+
+
 def test_directions_of_anything_are_between_one_and_all() -> None:
     counts, none = torch.tensor([1.0]).double(), torch.zeros(1, 3).double()
     for scale in (0.0, 1e-200, 1.0, 1e200):
@@ -253,8 +267,8 @@ def test_it_is_scikit_learns_and_sums_of_parts_are_those_of_all() -> None:
     sums = parts[0].plus(parts[1])
     weight, offset = classifier(sums, 1e-9)
     ours = torch.from_numpy(features) @ weight + offset + log_prior(sums.counts)
-    # Even a tiny penalty adds 1e-5 of the mean square to the variances.
-    least = 1e-5 * np.square(features).mean() * np.eye(6)
+    # Even a tiny penalty adds 2e-7 · D of the mean square to the variances.
+    least = 6 * 2e-7 * np.square(features).mean() * np.eye(6)
     oracle = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=_WithPenalty(least))
     oracle.fit(features, labels)
     np.testing.assert_allclose(
