@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedproto_app import __version__
+from fedproto_app.cli.commands import COMMANDS
 from tests.report.made_runs import make_run
 
 
@@ -20,8 +21,11 @@ from tests.report.made_runs import make_run
             ("torch", "numpy", "pydantic", "fedproto_app.cli.run", "fedproto_app.settings"),
         ),
         *(
-            (f"fedproto_app.cli.{module}", ("torch", "flwr", "scipy", "sklearn", "pandas"))
-            for module in ("data", "run", "results", "try_file", "forecast", "sweep", "nodes")
+            (
+                f"fedproto_app.cli.{module}",
+                ("torch", "flwr", "scipy", "sklearn", "pandas", "matplotlib", "cryptography"),
+            )
+            for module in sorted({place.partition(":")[0] for place, _ in COMMANDS.values()})
         ),
         ("fedproto_app.tasks.table", ("torch", "flwr", "sklearn", "pandas", "matplotlib", "numpy")),
         ("fedproto_app.client_app", ("torch", "pandas")),

@@ -16,6 +16,7 @@ the newly averaged one. Sums of earlier stages come from the encoders of those s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from logging import WARNING
 from typing import Annotated, NamedTuple
 
 import torch
@@ -24,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedproto_app.core.clients import ClientKey
+from fedproto_app.core.events import tell
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.method import Method
 from fedproto_app.core.metrics import Metric, of_shared
@@ -207,7 +209,9 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         total = total_in(guidance, self.task.device)
         weight, bias = self._of_head(cohort, total)
-        if total is not None and self._fit.of_all(total) is not None:
+        if total is not None and self._fit.of_all(total) is None:
+            tell("invalid-totals", WARNING, round=cohort.server_round, clients=len(cohort.names))
+        elif total is not None:
             weight, bias = self._fit.personal(
                 unpacked(self._sums(cohort)),
                 total,

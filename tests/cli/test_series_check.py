@@ -70,7 +70,7 @@ def test_newcomers_are_told_what_they_get(check: Fedproto, tmp_path: Path) -> No
 def test_a_client_without_a_value_misses_all(check: Fedproto, tmp_path: Path) -> None:
     data = write_csv(tmp_path / "x.csv", a=wave(24, 240), b=np.full(240, np.nan))
     outcome = check(data)
-    assert ["b", "0", "0", "-", "100.0%", "refused"] in rows(outcome.out)
+    assert ["b", "0", "-", "-", "100.0%", "refused"] in rows(outcome.out)
     assert "refused b: no value is present" in outcome.out
     data = write_csv(tmp_path / "y.csv", a=np.full(240, np.nan), b=np.full(240, np.nan))
     outcome = check(data, "--source", "wide-csv")

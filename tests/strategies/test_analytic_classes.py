@@ -238,13 +238,14 @@ def vectors_of(labels: list[int], values: list[float]) -> LabelledVectors:
 
 
 def test_totals_that_no_samples_have_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    sums = class_sums(vectors_of([0, 0, 1, 1], [0, 2, 4, 6]), 2)
-    total, fit = ClassSums(*(part[0] for part in sums)), ClassFit(1.0, even=False)
-    assert fit.of_all(total) is not None
+    learner = learner_of()
+    cohort = trained(learner, (1,))
+    guidance = guidance_of_totals(learner, cohort)
+    assert learner.receive(cohort, guidance) == [0, 1]
     assert caplog.messages == []
-    assert fit.of_all(total._replace(gram=-total.gram)) is None
-    warning = "the totals give no classifier, so each client uses only its own sums"
-    assert caplog.messages == [warning]
+    wrong = Guidance({**guidance.arrays, GRAM: -guidance.arrays[GRAM]})
+    assert learner.receive(cohort, wrong) == []
+    assert caplog.messages == ["event=invalid-totals round=1 clients=2"]
 
 
 def test_the_final_fit_is_that_of_all_samples_by_hand() -> None:

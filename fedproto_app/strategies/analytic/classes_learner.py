@@ -11,11 +11,13 @@ Validation samples judge classifiers that were fitted without them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from logging import WARNING
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedproto_app.core.events import tell
 from fedproto_app.core.messages import Guidance
 from fedproto_app.core.metrics import Metric, of_shared
 from fedproto_app.core.randomness import torch_stream
@@ -162,8 +164,11 @@ class AnalyticClassesLearner(
     def receive(self, cohort: Cohort, guidance: Guidance) -> list[int]:
         """Fit each client again, now with the totals."""
         total = total_in(guidance, self.task.device)
-        if total is None or (of_all := self._fit.of_all(total)) is None:
-            return []  # no valid totals: each client uses its own classifier
+        if total is None:
+            return []
+        if (of_all := self._fit.of_all(total)) is None:
+            tell("invalid-totals", WARNING, round=cohort.server_round, clients=len(cohort.names))
+            return []  # each client uses its own classifier
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         held_out = self._held_out(cohort, cohort.memory.stages)
         if self.section.sharing == "federated":

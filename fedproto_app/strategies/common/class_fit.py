@@ -21,7 +21,6 @@ its own sums alone uses that classifier.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -67,7 +66,6 @@ PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the 
 ETA = 0.3  # how much validation samples are trusted; 1: as if they were independent
 ODDS_ALONE = 50.0  # likelihood ratio of validation samples above which a client uses its own sums
 
-_log = logging.getLogger(__name__)
 
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
 
@@ -221,13 +219,10 @@ class ClassFit:
     def of_all(self, total: ClassSums) -> Classifier | None:
         """Return the classifier fitted to all samples, with weight [D, C] and bias [C].
 
-        Return None, with a warning, if the totals give no classifier.
+        Return None if the totals give no classifier.
         """
         weight, bias = self._of_all(total)
-        if weight.isfinite().all():
-            return weight, bias
-        _log.warning("the totals give no classifier, so each client uses only its own sums")
-        return None
+        return (weight, bias) if weight.isfinite().all() else None
 
     def of_all_judged(
         self, total: ClassSums, held_out: ClassSums, shares: Sequence[float]
