@@ -111,8 +111,8 @@ class _Commands(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, listed, rest = super().resolve_command(ctx, args)
-        return name, imported_command(name) if name in COMMANDS else listed, rest
+        name, listed, arguments = super().resolve_command(ctx, args)
+        return name, imported_command(name) if name in COMMANDS else listed, arguments
 
 
 app = typer.Typer(
