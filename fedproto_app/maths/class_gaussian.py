@@ -18,9 +18,9 @@ from fedproto_app.maths.ridge import definite
 
 SMOOTHING = 3.0  # chosen on validation parts: digits, CIFAR-10, PenDigits, JapaneseVowels, writing
 UNKNOWN_CLASS = -1e4  # replaces log 0 for a class that no client has
-_FLOOR = 1e-3  # least variance within classes / over all samples, as a class may have one sample
+_FLOOR = 1e-3  # least relative variance within classes, because a class may have one sample
 _SLACK = 1e-4  # relative, for each feature, because sums travel in float32
-_LEAST_PENALTY = 2e-7  # / number of features / mean square, because sums travel in float32
+_LEAST_PENALTY = 2e-7  # · number of features · mean square, because sums travel in float32
 _ROUNDING = 1e-6  # relative rounding error of a number of samples in float32
 _NEXT_TO_NOTHING = 1e-6  # share of the mean square, for features that never vary
 

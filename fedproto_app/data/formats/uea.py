@@ -94,7 +94,9 @@ def split_files(path: Path, ending: str) -> list[Path]:
     if path.is_file():
         return [path]
     train, test = f"_TRAIN{ending}", f"_TEST{ending}"
-    train_files = _one_version(sorted(path.glob(f"*{train}")))
+    train_files = sorted(path.glob(f"*{train}"))
+    if len(train_files) > 1:
+        train_files = _one_version(train_files)
     if len(train_files) != 1:
         names = ", ".join(file.name for file in train_files) or "none"
         raise DataError(f"{path}: expected one file <name>{train}, found {names}")

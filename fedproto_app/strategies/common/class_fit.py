@@ -66,7 +66,6 @@ PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the 
 ETA = 0.3  # how much validation samples are trusted; 1: as if they were independent
 ODDS_ALONE = 50.0  # likelihood ratio of validation samples above which a client uses its own sums
 
-
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
 
 
