@@ -594,6 +594,8 @@ def _of_values(table: Table) -> Table:
             f"rows left out that repeat the names of the columns: {is_name.sum():,}, at {first}"
         )
     rows = np.flatnonzero(~is_name)
+    if not len(rows):
+        raise DataError(f"{table.where}: every {table.row} repeats the names of the columns")
     if len(rows) > 1 and is_total(last := str(column.iloc[rows[-1]]).strip()):
         notes.append(f"{table.row_of(int(rows[-1]))}, {last!r}, is left out")
         rows = rows[:-1]

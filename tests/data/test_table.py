@@ -240,6 +240,7 @@ def test_damaged_long_files(tmp_path: Path, text: Any, settings: Any, message: s
         ("", {}, "the file is empty"),
         ("\n\n", {}, "the file is empty"),
         ("a,b\n", {}, "only a header line"),
+        ("time,a\ntime,a\ntime,a\n", {}, "every line repeats the names of the columns"),
         ("a,b\n1,2\n3,none yet\n", {}, "column 'b', line 3: 'none yet' is not a number"),
         ("a,b\n1,True\n3,\n", {}, "column 'b', line 2: 'True' is not a number"),
         ("a,b\n1,2\n3,-inf\n", {}, "client 'b': value number 2 is infinite"),
