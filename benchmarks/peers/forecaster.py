@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.utils import parameters_to_vector
 
 CLOSE, HIDDEN = 3, 128
 LEARNING_RATE = 0.001
@@ -67,3 +71,29 @@ def read_clients(file: Path) -> list[list[Batch]]:
         counts = arrays["counts"].tolist()
     batches = iter(zip(*read, strict=True))
     return [[next(batches) for _ in range(count)] for count in counts]
+
+
+def run_rounds(train_share: Callable[[Tensor, list[list[Batch]]], Tensor]) -> None:
+    """Run FedAvg in this process of several, with the files and rounds of the command line.
+
+    train_share: trains this process's clients from the shared model, and returns the sum of their
+        models, followed by the sum of their losses.
+    """
+    clients_file, rounds, lines_file = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    distributed.init_process_group("gloo")
+    rank, processes = distributed.get_rank(), distributed.get_world_size()
+    one_thread()
+    torch.manual_seed(0)  # the same first model in every process
+    clients = read_clients(clients_file)
+    shared = parameters_to_vector(Forecaster().parameters()).detach()
+    torch.manual_seed(1 + rank)
+    for _ in range(rounds):
+        total = train_share(shared, clients[rank::processes])
+        distributed.all_reduce(total)
+        mean = total / len(clients)
+        shared = mean[:-1]
+        if rank == 0:
+            with lines_file.open("a") as lines:
+                row = {"clients": len(clients), "loss": {"total": float(mean[-1])}}
+                lines.write(json.dumps(row) + "\n")
+    distributed.destroy_process_group()
