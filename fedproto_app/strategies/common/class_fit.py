@@ -8,6 +8,11 @@ candidate assumes a certain difference between the client's means and the pooled
 the likelihood of the client's class sums under this assumption, times the likelihood of the
 validation samples.
 
+Covariances of hundreds of features, estimated from few samples, make differences of log-likelihoods
+between classes too large. Such a classifier is too sure of itself, and where classes overlap it
+neglects that some are more frequent at the client. So each candidate also exists with these
+differences shrunk (`SHRUNK`, as the temperature of Guo et al., ICML 2017).
+
 Clients also learn from their validation samples, whose sums are part of the totals. Candidates are
 judged without these samples: a client's validation sums are subtracted from the totals, which
 leaves exactly the sums of all other samples. The same candidates are then fitted to all samples and
@@ -62,6 +67,7 @@ WELL_KNOWN = (0.3, 1.0, 3.0)  # factors of the penalty where means rest on many 
 HARDLY_KNOWN = (3.0, 10.0, 30.0)  # where means rest on a client's own few samples
 # Candidates: the number of samples that a pooled class mean counts as, and factors of the penalty.
 LEANS = ((1.0, HARDLY_KNOWN), (3.0, HARDLY_KNOWN), (30.0, WELL_KNOWN), (1e6, WELL_KNOWN))
+SHRUNK = (1.0, 0.5, 0.25)  # factors of the log-likelihoods; each candidate exists with each of them
 PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the client's counts
 ETA = 0.3  # how much validation samples are trusted; 1: as if they were independent
 ODDS_ALONE = 50.0  # likelihood ratio of validation samples above which a client uses its own sums
@@ -252,16 +258,16 @@ class ClassFit:
         validation: the samples that weigh candidates with several penalties. With None, the only
         candidate has the plain penalty. held_out: see `personal`.
         """
-        factors = (1.0,) if validation is None else WELL_KNOWN
-        judged = self._alone(sums, factors)
-        evidence = sums.counts.new_zeros(len(sums.counts), len(factors))
+        judged = self._alone(sums, validation)
+        evidence = sums.counts.new_zeros(len(sums.counts), len(judged))
         weights = evidence + 1 if validation is None else _weights(judged, evidence, validation)
-        final = judged if held_out is None else self._alone(sums.plus(held_out), factors)
+        final = judged if held_out is None else self._alone(sums.plus(held_out), validation)
         return Fit(_mean(final, weights), _mean(judged, weights))
 
-    def _alone(self, sums: ClassSums, factors: Sequence[float]) -> list[Classifier]:
+    def _alone(self, sums: ClassSums, validation: LabelledVectors | None) -> list[Classifier]:
+        factors, shrunk = ((1.0,), (1.0,)) if validation is None else (WELL_KNOWN, SHRUNK)
         means, roots = class_means(sums.moment, sums.counts), self._roots(sums, factors)
-        return self._candidates(sums, roots, means, sums.counts)
+        return self._candidates(sums, roots, means, sums.counts, shrunk)
 
     def _roots(self, spread: ClassSums, factors: Iterable[float]) -> dict[float, Tensor]:
         return {factor: precision_factor(spread, factor * self._penalty) for factor in factors}
@@ -355,8 +361,9 @@ class ClassFit:
                 leant = moment + weight.unsqueeze(-1) * pool_means
                 means = class_means(leant, counts + weight)
                 some = {factor: roots[factor] for factor in factors}
-                candidates += self._candidates(spread, some, means, frequent)
-                evidence += [lean_weight] * len(factors)
+                of_lean = self._candidates(spread, some, means, frequent, SHRUNK)
+                candidates += of_lean
+                evidence += [lean_weight] * len(of_lean)
         return candidates, torch.stack(evidence, dim=1)
 
     def _evidence(
@@ -391,18 +398,24 @@ class ClassFit:
         return log_prior((counts > 0).double() if self._even else counts)
 
     def _candidates(
-        self, spread: ClassSums, roots: Mapping[float, Tensor], means: Tensor, counts: Tensor
+        self,
+        spread: ClassSums,
+        roots: Mapping[float, Tensor],
+        means: Tensor,
+        counts: Tensor,
+        shrunk: Sequence[float],
     ) -> list[Classifier]:
-        """Return a classifier for each factor of the penalty.
+        """Return a classifier for each factor of the penalty and of the log-likelihoods.
 
         spread: the sums that give the covariance. roots: the `precision_factor` for each penalty
-        factor. means: [K, C, D]. counts: class frequencies [K, C].
+        factor. means: [K, C, D]. counts: class frequencies [K, C]. shrunk: the factors of the
+        log-likelihoods.
         """
         prior, has, centre = self.prior(counts), counts > 0, overall_mean(spread)
         candidates = []
         for root in roots.values():
             weight, offset = discriminant(root, centre, means, has)
-            candidates.append((weight, offset + prior))
+            candidates += [(factor * weight, factor * offset + prior) for factor in shrunk]
         return candidates
 
 
