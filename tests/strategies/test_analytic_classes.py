@@ -32,6 +32,7 @@ from fedproto_app.maths.class_gaussian import (
     LabelledVectors,
     OwnScatter,
     class_sums,
+    log_loss,
     own_scatter,
 )
 from fedproto_app.models.model import HEAD
@@ -259,6 +260,33 @@ def test_the_final_fit_is_that_of_all_samples_by_hand() -> None:
     assert final[0].flatten().tolist() == pytest.approx([-1.2 / 3.2, 1.8 / 3.2])
     offsets = [2.6 * 1.2 / 3.2 + math.log(0.6), -4.1 * 1.8 / 3.2 + math.log(0.4)]
     assert final[1].tolist() == [pytest.approx(offsets)]
+
+
+@pytest.mark.parametrize("count", [40, 400])
+def test_classifiers_of_many_features_are_not_too_sure(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two classes overlap in each of 40 features. Six clients share their sums."""
+    draws = torch.Generator().manual_seed(0)
+
+    def drawn(samples: int) -> LabelledVectors:
+        labels = (torch.rand(6, samples, generator=draws) < 0.8).long()
+        features = torch.randn(6, samples, 40, generator=draws) + 0.1 * labels.unsqueeze(-1)
+        return LabelledVectors(features, labels, torch.ones(6, samples))
+
+    train, validation, test = drawn(count), drawn(10), drawn(400)
+    sums, held_out = class_sums(train, 2), class_sums(validation, 2)
+    total = added(sums.plus(held_out), [1.0] * 6)
+
+    def test_losses(shrunk: Sequence[float]) -> list[float]:
+        monkeypatch.setattr(class_fit, "SHRUNK", shrunk)
+        fit = ClassFit(0.01, even=False).personal(sums, total, validation, held_out=held_out)
+        weight, bias = fit.final
+        scores = test.features.double() @ weight + bias.unsqueeze(1)
+        return log_loss(scores, test.labels, test.present).tolist()
+
+    with_shrunk, without = test_losses(class_fit.SHRUNK), test_losses((1.0,))
+    assert sum(with_shrunk) < (0.9 if count == 40 else 1.02) * sum(without)
 
 
 def random_sums(seed: int, samples: int) -> ClassSums:
