@@ -28,7 +28,7 @@ COHORT = 16  # of 2 to 50 clients at once, 12 to 16 took the least processor tim
 
 
 def train_share(shared: Tensor, clients: list[list[Batch]]) -> Tensor:
-    """Return the sum of the clients' models after an epoch, and in the last place of the losses."""
+    """Return the sum of the clients' models after an epoch, followed by the sum of their losses."""
     total = torch.zeros(len(shared) + 1)
     for _, alike in groupby(sorted(clients, key=len), key=len):
         group = list(alike)
@@ -38,7 +38,7 @@ def train_share(shared: Tensor, clients: list[list[Batch]]) -> Tensor:
 
 
 def train_cohort(shared: Tensor, clients: list[list[Batch]]) -> Tensor:
-    """Train clients with equally many batches at once, and return the sums of models and losses."""
+    """Train clients with equally many batches at once. Returns the same sums as `train_share`."""
     parts = torch.split(shared, [shape.numel() for shape in SHAPES.values()])
     models = {
         name: part.view(shape).expand(len(clients), *shape).clone().requires_grad_()
@@ -61,7 +61,7 @@ def train_cohort(shared: Tensor, clients: list[list[Batch]]) -> Tensor:
 
 
 def forecasts(models: dict[str, Tensor], inputs: Tensor) -> Tensor:
-    """Return the clients' forecasts [K, B, 1] for their windows [K, B, 6]."""
+    """Return the clients' forecasts [K, B, 1] for their windows [K, B, T]."""
     close = last_state(models, "close.", inputs[:, :, :CLOSE])
     periodic = last_state(models, "periodic.", inputs[:, :, CLOSE:])
     weight, bias = models["decoder.weight"], models["decoder.bias"]

@@ -17,7 +17,7 @@ LEARNING_RATE = 0.001
 
 
 class Forecaster(nn.Module):
-    """Two GRUs over the close and the periodic values, one linear layer: [B, 6] → [B, 1]."""
+    """Two GRUs over the close and the periodic values, one linear layer: [B, T] → [B, 1]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Forecaster(nn.Module):
         return prediction
 
 
-Batch = tuple[Tensor, Tensor, Tensor]  # inputs [B, 6], targets [B, 1], present [B, 1] bool
+Batch = tuple[Tensor, Tensor, Tensor]  # inputs [B, T], targets [B, 1], present [B, 1] bool
 
 
 def batch_loss(model: nn.Module, batch: Batch) -> Tensor:

@@ -16,7 +16,7 @@ from benchmarks.peers.forecaster import Batch, Forecaster, run_rounds, train_epo
 
 
 def train_share(shared: Tensor, clients: list[list[Batch]]) -> Tensor:
-    """Return the sum of the clients' models after an epoch, and in the last place of the losses."""
+    """Return the sum of the clients' models after an epoch, followed by the sum of their losses."""
     model, total = Forecaster(), torch.zeros(len(shared) + 1)
     for batches in clients:
         vector_to_parameters(shared.clone(), model.parameters())

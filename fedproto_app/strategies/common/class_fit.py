@@ -67,7 +67,7 @@ WELL_KNOWN = (0.3, 1.0, 3.0)  # factors of the penalty where means rest on many 
 HARDLY_KNOWN = (3.0, 10.0, 30.0)  # where means rest on a client's own few samples
 # Candidates: the number of samples that a pooled class mean counts as, and factors of the penalty.
 LEANS = ((1.0, HARDLY_KNOWN), (3.0, HARDLY_KNOWN), (30.0, WELL_KNOWN), (1e6, WELL_KNOWN))
-SHRUNK = (1.0, 0.5, 0.25)  # factors of the log-likelihoods; each candidate exists with each of them
+SHRUNK = (1.0, 0.5, 0.25)  # factors of the log-likelihoods. Each candidate exists with all of them
 PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the client's counts
 ETA = 0.3  # how much validation samples are trusted; 1: as if they were independent
 ODDS_ALONE = 50.0  # likelihood ratio of validation samples above which a client uses its own sums
