@@ -9,6 +9,7 @@ be set afterwards. Everything is float64.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -169,8 +170,10 @@ def class_means(moment: Tensor, counts: Tensor) -> Tensor:
     return moment / counts.clamp(min=1e-9).unsqueeze(-1)
 
 
-def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
-    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·s·diag(V), NaN if S_λ has none.
+def precision_factors(sums: ClassSums, penalties: Iterable[float]) -> list[Tensor]:
+    """Return the Cholesky factor [..., D, D] of S_λ = S + λ·s·diag(V) for each penalty.
+
+    It is NaN if S_λ has none.
 
     S is the covariance within classes. V_j is the geometric mean of T_j, the variance of feature j
     over all samples, and of the mean of all T. The penalty thus lies between two others: with equal
@@ -188,12 +191,17 @@ def precision_factor(sums: ClassSums, penalty: float) -> Tensor:
     variances = (variances * variances.mean(dim=-1, keepdim=True)).sqrt()
     deviations = variances.sqrt()
     relative = within / (deviations.unsqueeze(-1) * deviations.unsqueeze(-2))
-    strength = SMOOTHING * penalty * _directions(relative) / _samples(sums)
+    strength = SMOOTHING * _directions(relative) / _samples(sums)
     strength = strength * _mean_diagonal(relative).clamp(min=_FLOOR)
     least = _LEAST_PENALTY * within.shape[-1] * _squares(sums).mean(dim=-1, keepdim=True)
-    ridge = (strength.unsqueeze(-1) * variances).maximum(least)
-    factor, failed = torch.linalg.cholesky_ex(within + torch.diag_embed(ridge))
-    return torch.where((failed > 0)[..., None, None], torch.nan, factor)
+    factors = []
+    for penalty in penalties:
+        ridge = (penalty * strength.unsqueeze(-1) * variances).maximum(least)
+        penalised = within.clone()
+        penalised.diagonal(dim1=-2, dim2=-1).add_(ridge)
+        factor, failed = torch.linalg.cholesky_ex(penalised)
+        factors.append(factor.masked_fill_((failed > 0)[..., None, None], torch.nan))
+    return factors
 
 
 def directions(sums: ClassSums) -> Tensor:

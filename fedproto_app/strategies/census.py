@@ -40,6 +40,7 @@ from fedproto_app.strategies.analytic import Prior
 from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     ClassFit,
+    Fold,
     frequencies,
     packed,
     scatter_in,
@@ -215,7 +216,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
             weight, bias = self._fit.personal(
                 unpacked(self._sums(cohort)),
                 total,
-                self.task.validation_vectors(cohort.parameters, cohort.samples),
+                [Fold(self.task.validation_vectors(cohort.parameters, cohort.samples), None)],
                 own=scatter_in(guidance, total),
                 shares=cohort.shares,
             ).final

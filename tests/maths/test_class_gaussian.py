@@ -27,7 +27,7 @@ from fedproto_app.maths.class_gaussian import (
     means_differ,
     overall_mean,
     own_scatter,
-    precision_factor,
+    precision_factors,
     shortened,
     sizes,
     sums_fault,
@@ -47,7 +47,7 @@ def of_first(sums: ClassSums) -> ClassSums:
 
 def classifier(sums: ClassSums, penalty: float) -> tuple[Tensor, Tensor]:
     means = class_means(sums.moment, sums.counts)
-    factor = precision_factor(sums, penalty)
+    [factor] = precision_factors(sums, [penalty])
     return discriminant(factor, overall_mean(sums), means, sums.counts > 0)
 
 
@@ -129,7 +129,7 @@ def test_the_penalty_goes_by_the_directions_in_which_features_vary(
     rows: list[list[float]], count: float, penalties: list[float]
 ) -> None:
     sums = of_first(class_sums(vectors_of(rows, [0] * 4), 1))
-    factor, within = precision_factor(sums, 2.0), own_scatter(sums).scatter / 4
+    [factor], within = precision_factors(sums, [2.0]), own_scatter(sums).scatter / 4
     ridge = factor @ factor.T - within
     torch.testing.assert_close(ridge, 6 * count / 4 * torch.tensor(penalties).diag().double())
 
@@ -143,7 +143,7 @@ def test_the_penalty_goes_by_the_variances_over_all_classes() -> None:
     sums = of_first(class_sums(vectors_of(rows, [0, 0, 0, 0, 1, 1, 1, 1]), 2))
     a = 7.25**-0.5
     strength = 3 * (a + 1) ** 2 / (a**2 + 1) / 8 * (a + 1) / 2
-    factor = precision_factor(sums, 1.0)
+    [factor] = precision_factors(sums, [1.0])
     expected = torch.tensor([1 + strength / a, 1 + strength]).diag().double()
     torch.testing.assert_close(factor @ factor.T, expected)
 
@@ -220,7 +220,7 @@ def test_one_covariance_for_several_clients_is_as_one_for_each() -> None:
         3,
     )
     first = of_first(sums)
-    factor, centre = precision_factor(first, 1.0), overall_mean(first)
+    [factor], centre = precision_factors(first, [1.0]), overall_mean(first)
     means, has_samples = class_means(sums.moment, sums.counts), sums.counts > 0
     together = discriminant(factor, centre, means, has_samples)
     apart = discriminant(factor.expand(2, 3, 3), centre.expand(2, 3), means, has_samples)

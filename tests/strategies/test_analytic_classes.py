@@ -38,8 +38,8 @@ from fedproto_app.maths.class_gaussian import (
 from fedproto_app.models.model import HEAD
 from fedproto_app.report.runs import read_rounds, read_run
 from fedproto_app.settings import settings_from
+from fedproto_app.strategies.analytic import classes_learner, learns_from_validation
 from fedproto_app.strategies.analytic import classes_strategy as class_groups
-from fedproto_app.strategies.analytic import learns_from_validation
 from fedproto_app.strategies.analytic.classes_learner import (
     SEQUENCE_FEATURES,
     AnalyticClassesLearner,
@@ -62,7 +62,10 @@ from fedproto_app.strategies.common.class_fit import (
     MOMENT,
     SCATTER,
     ClassFit,
+    Classifier,
     ClassPool,
+    Fits,
+    Fold,
     arrived,
     clusters_in,
     packed,
@@ -250,9 +253,10 @@ def test_totals_that_no_samples_have_are_warned_about(caplog: pytest.LogCaptureF
 
 
 def test_the_final_fit_is_that_of_all_samples_by_hand() -> None:
-    train = class_sums(vectors_of([0, 0, 1, 1], [0, 2, 4, 6]), 2)
-    held_out = class_sums(vectors_of([0], [4]), 2)
-    final, judged = ClassFit(1.0, even=False).alone(train, None, held_out)
+    train, held_out = vectors_of([0, 0, 1, 1], [0, 2, 4, 6]), vectors_of([0], [4])
+    fold = Fold(held_out, class_sums(held_out, 2))
+    sums = fold.added_to(class_sums(train, 2))
+    final, [judged] = ClassFit(1.0, even=False).alone(sums, [fold], plain=True)
     # Without the last sample: means 1 and 5 around 3, S = 1, and 3/4 of it is added.
     assert judged[0].flatten().tolist() == pytest.approx([-2 / 1.75, 2 / 1.75])
     assert judged[1].tolist() == [pytest.approx([4 / 1.75 - math.log(2), -8 / 1.75 - math.log(2)])]
@@ -275,13 +279,13 @@ def test_classifiers_of_many_features_are_not_too_sure(
         return LabelledVectors(features, labels, torch.ones(6, samples))
 
     train, validation, test = drawn(count), drawn(10), drawn(400)
-    sums, held_out = class_sums(train, 2), class_sums(validation, 2)
-    total = added(sums.plus(held_out), [1.0] * 6)
+    fold = Fold(validation, class_sums(validation, 2))
+    sums = fold.added_to(class_sums(train, 2))
+    total = added(sums, [1.0] * 6)
 
     def test_losses(shrunk: Sequence[float]) -> list[float]:
         monkeypatch.setattr(class_fit, "SHRUNK", shrunk)
-        fit = ClassFit(0.01, even=False).personal(sums, total, validation, held_out=held_out)
-        weight, bias = fit.final
+        weight, bias = ClassFit(0.01, even=False).personal(sums, total, [fold]).final
         scores = test.features.double() @ weight + bias.unsqueeze(1)
         return log_loss(scores, test.labels, test.present).tolist()
 
@@ -311,14 +315,13 @@ def scatter_of(sums: ClassSums, shares: Sequence[float]) -> OwnScatter:
 def test_judged_candidates_never_saw_the_validation_samples_and_the_final_saw_all(
     sites_differ: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(class_fit, "_weights", lambda fits, evidence, _: 0 * evidence + 1)
-    monkeypatch.setattr(class_fit, "ODDS_ALONE", 1e300)
+    monkeypatch.setattr(class_fit, "ETA", 0.0)  # all candidates weigh the same
     monkeypatch.setattr(class_fit, "means_differ", lambda total, own: sites_differ)
     train, held_out, shares = random_sums(0, 12), random_sums(1, 5), [1.0, 0.5, 1.0]
     known = train.plus(held_out)
-    validation = LabelledVectors(torch.randn(3, 2, 4), torch.zeros(3, 2).long(), torch.ones(3, 2))
+    vectors = LabelledVectors(torch.randn(3, 2, 4), torch.zeros(3, 2).long(), torch.ones(3, 2))
 
-    def fit_of(sums: ClassSums, of_others: ClassSums, **more: Any) -> class_fit.Fit:
+    def fits_of(sums: ClassSums, of_others: ClassSums, fold: Fold) -> Fits:
         """Fit to these sums. of_others: what the totals hold."""
         total = added(of_others, shares)
         own = scatter_of(of_others, shares)
@@ -327,21 +330,33 @@ def test_judged_candidates_never_saw_the_validation_samples_and_the_final_saw_al
         moment[:2], counts[:2] = pair.moment, pair.counts
         clusters = [ClassPool(moment, counts)]
         fit = ClassFit(1.0, even=False)
-        return fit.personal(
-            sums, total, validation, own=own, clusters=clusters, shares=shares, **more
-        )
+        return fit.personal(sums, total, [fold], own=own, clusters=clusters, shares=shares)
 
-    fit = fit_of(train, known, held_out=held_out)
-    final = fit_of(known, known).final
-    for actual, expected in zip(fit.final, final, strict=True):
+    not_in_sums = Fold(vectors, None)
+    fits = fits_of(known, known, Fold(vectors, held_out))
+    final = fits_of(known, known, not_in_sums).final
+    for actual, expected in zip(fits.final, final, strict=True):
         torch.testing.assert_close(actual, expected)
     for row in range(3):
         without = ClassSums(*(part.clone() for part in known))
         for part, train_part in zip(without, train, strict=True):
             part[row] = train_part[row]
-        expected_fit = fit_of(train, without).final
-        for actual, expected in zip(fit.judged, expected_fit, strict=True):
+        expected_fits = fits_of(train, without, not_in_sums)
+        for actual, expected in zip(fits.judged[0], expected_fits.final, strict=True):
             torch.testing.assert_close(actual[row], expected[row])
+
+
+def test_a_client_without_a_class_takes_it_from_the_others_by_hand() -> None:
+    """Its classes 0 and 1 have bias 1 and 3 together, so its scores 5 and 1 are lowered by 1."""
+    together = torch.zeros(1, 1, 3), torch.tensor([[1.0, 3.0, 7.0]])
+    alone = torch.zeros(1, 1, 3), torch.tensor([[5.0, 1.0, -1e4]])
+    mixtures = class_fit._mixtures(together, alone, torch.tensor([[4.0, 2.0, 0.0]]))
+    assert mixtures[0][1].tolist() == [[1.0, 3.0, 7.0]]
+    assert mixtures[-1][1].tolist() == [[4.0, 0.0, 7.0]]
+    half = class_fit.SHARES_ALONE.index(0.5)
+    assert mixtures[half][1].tolist() == [[2.5, 1.5, 7.0]]
+    for _, bias in class_fit._mixtures(together, alone, torch.zeros(1, 3)):
+        torch.testing.assert_close(bias.float(), together[1])
 
 
 def test_one_for_all_is_judged_without_a_clients_validation_samples() -> None:
@@ -354,6 +369,47 @@ def test_one_for_all_is_judged_without_a_clients_validation_samples() -> None:
         assert expected_fit is not None
         for actual, expected in zip(judged, expected_fit, strict=True):
             torch.testing.assert_close(actual[row], expected)
+
+
+def test_parts_of_the_train_samples_judge_where_there_are_few_validation_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    learner = learner_of()
+    cohort = trained(learner)
+    train = learner.task.train_vectors(cohort.parameters, cohort.samples)
+    validation = learner._validation(cohort, cohort.memory.stages)
+    first, *parts = learner._folds(cohort, validation)
+    assert first is validation
+    assert len(parts) == 3
+    assert torch.equal(sum(part.vectors.present for part in parts), train.present)
+    for row, counts in enumerate(class_sums(train, 3).counts):
+        for part in parts:
+            assert part.sums is not None
+            assert ((part.sums.counts[row] - counts / 3).abs() < 1).all()
+    # Samples of a stage that is not in the sums yet judge nothing, nor do those of clients with
+    # enough validation samples.
+    cohort.memory.stages[0] = 0
+    _, *parts = learner._folds(cohort, validation)
+    assert all(part.vectors.present[0].sum() == 0 for part in parts)
+    assert all(part.vectors.present[1].sum() > 0 for part in parts)
+    samples = int(validation.vectors.present.sum(dim=1).min())
+    monkeypatch.setattr(classes_learner, "ENOUGH", samples)
+    assert len(learner._folds(cohort, validation)) == 1
+
+
+def test_candidates_are_weighed_by_evidence_and_all_folds_by_hand() -> None:
+    """Two candidates give the true class of the only sample of each fold different odds."""
+
+    def classifier(odds: float) -> Classifier:
+        return torch.zeros(1, 1, 2).double(), torch.tensor([[math.log(odds), 0.0]]).double()
+
+    fold = Fold(vectors_of([0], [0]), None)
+    final = [classifier(1), classifier(1e6)]
+    judged = [[classifier(3), classifier(1)], [classifier(3), classifier(1)]]  # ¾ and ½ likely
+    fits = class_fit._weighed(final, judged, torch.tensor([0.0, math.log(2)]), [fold, fold])
+    second = 1 / (1 + (2.25 / 2) ** class_fit.ETA)  # (3/2)² / 2
+    assert fits.final[1][0, 0].item() == pytest.approx(second * math.log(1e6))
+    assert fits.judged[1][1][0, 0].item() == pytest.approx((1 - second) * math.log(3))
 
 
 def test_a_class_of_validation_samples_alone_leaves_no_trace() -> None:
@@ -373,8 +429,9 @@ def test_a_class_of_validation_samples_alone_leaves_no_trace() -> None:
     ],
 )
 def test_validation_errors_are_those_of_models_without_the_validation_samples(
-    masked: bool, sharing: str
+    masked: bool, sharing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(class_fit, "ETA", 0.0)  # all candidates weigh the same
     learner = learner_of(**{"analytic.sharing": sharing, "aggregation.secure": masked})
     cohort = trained(learner)
     sent_arrays = learner.contribution(cohort, learner.context(GUIDANCE, cohort)).arrays
@@ -384,6 +441,7 @@ def test_validation_errors_are_those_of_models_without_the_validation_samples(
     validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
     train, fit = unpacked(cohort.memory.sums), ClassFit(1.0, even=False)
     held_out = class_sums(validation, 3)
+    not_in_sums = [Fold(validation, None)]
     errors = []
     for row in range(2):
         sums = train.plus(held_out)
@@ -391,14 +449,14 @@ def test_validation_errors_are_those_of_models_without_the_validation_samples(
             part[row] = train_part[row]
         total = added(sums, [1, 1])
         if sharing == "none":
-            expected = fit.alone(train, validation).final
+            expected = fit.alone(train, not_in_sums).final
         elif sharing == "federated":
             of_all = fit.of_all(total)
             assert of_all is not None
             expected = of_all[0].expand(2, -1, -1), of_all[1].expand(2, -1)
         else:
             own = scatter_of(sums, [1, 1]) if masked else None
-            expected = fit.personal(train, total, validation, own=own).final
+            expected = fit.personal(train, total, not_in_sums, own=own).final
         for name, value in zip(("weight", "bias"), expected, strict=True):
             actual = cohort.memory.judged[name][row]
             torch.testing.assert_close(actual, value[row].float(), rtol=1e-3, atol=1e-3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord
+from torch import Tensor
 
 from fedproto_app.core.messages import Arrays, Guidance
 from fedproto_app.core.metrics import Metric
@@ -32,7 +33,15 @@ from fedproto_app.strategies.census import (
     CensusStrategy,
     LearnedAndFixed,
 )
-from fedproto_app.strategies.common.class_fit import HOLDERS, SCATTER, ClassFit, packed, unpacked
+from fedproto_app.strategies.common import class_fit
+from fedproto_app.strategies.common.class_fit import (
+    HOLDERS,
+    SCATTER,
+    ClassFit,
+    Fold,
+    packed,
+    unpacked,
+)
 from fedproto_app.strategies.common.flower_strategy import FlowerStrategy
 from fedproto_app.strategies.common.learner import Cohort, train_cohort
 from tests.helpers.tiny_images import at_round, image_cohort, image_learner
@@ -152,7 +161,7 @@ def test_the_answer_is_the_fit_of_its_own_sums_and_those_of_all() -> None:
     assert isinstance(learner.task.model, LearnedAndFixed)
     learned = learner.task.model.learned.representation_dim
     fit = ClassFit(1.0, even=False, steady_from=learned)
-    (weight, bias), _ = fit.personal(local_sums, total, validation)
+    (weight, bias), _ = fit.personal(local_sums, total, [Fold(validation, None)])
     predictor = learner.predictor(cohort.parameters)
     torch.testing.assert_close(predictor[HEAD + "weight"], weight.float(), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(predictor[HEAD + "bias"], bias.float(), rtol=1e-3, atol=1e-3)
@@ -205,32 +214,45 @@ def test_sums_of_an_older_encoder_are_no_evidence() -> None:
     def class_told_by(steady_from: int) -> int:
         """The class of a sample that feature 0 alone tells."""
         fit = ClassFit(1.0, even=True, steady_from=steady_from)
-        (weight, bias), _ = fit.personal(local_sums, total, validation)
+        (weight, bias), _ = fit.personal(local_sums, total, [Fold(validation, None)])
         return int((torch.tensor([1.0, 0.0]).double() @ weight[0] + bias[0]).argmax())
 
     assert [class_told_by(first) for first in (0, 1, 2)] == [0, 1, 1]  # 2: no feature is steady
 
 
-@pytest.mark.parametrize(("count", "around_own", "alone"), [(0, 0, 0), (30, 0, 1), (30, 1, 0)])
-def test_a_client_that_its_validation_samples_advise_to_stay_alone_does(
-    count: int, around_own: int, alone: int
-) -> None:
+def test_validation_samples_decide_how_much_a_client_relies_on_its_own_sums() -> None:
     """Half of the clients name two classes the other way round. The covariance around common means
     is no good to any of them, and that around each client's own means is."""
     draws = torch.Generator().manual_seed(0)
-    labels = torch.arange(80).expand(4, 80) % 2
+    labels = torch.arange(60).expand(4, 60) % 2
     means = torch.tensor([1.0, 1.0, -1.0, -1.0]).view(4, 1, 1) * (2 * labels - 1).unsqueeze(-1)
-    features = means + torch.randn(4, 80, 2, generator=draws)
-    present = (torch.arange(80) < 20 + count).expand(4, 80).float()
-    vectors = LabelledVectors(features, labels, present)
+    features = means + torch.randn(4, 60, 2, generator=draws)
+    vectors = LabelledVectors(features, labels, torch.ones(4, 60))
     sums = class_sums(LabelledVectors(*(part[:, :20] for part in vectors)), 2)
-    validation = LabelledVectors(*(part[:, 20:60] for part in vectors))
+    validation = LabelledVectors(*(part[:, 20:] for part in vectors))
     total = ClassSums(*(part.sum(0) for part in sums))
     own = OwnScatter(*(part.sum(0) for part in own_scatter(sums)))
     fit = ClassFit(1.0, even=True)
-    (ours, _), _ = fit.personal(sums, total, validation, own=own if around_own else None)
-    (theirs, _), _ = fit.alone(sums, validation)
-    assert [torch.equal(*pair) for pair in zip(ours, theirs, strict=True)] == [bool(alone)] * 4
+
+    def shares_alone(validation: LabelledVectors, own: OwnScatter | None) -> Tensor:
+        folds = [Fold(validation, None)]
+        mixed = fit.personal(sums, total, folds, own=own)
+        together = fit._together(sums, total, folds, own, (), ())
+        # Columns that are shifted alike keep their differences.
+        from_mixed, from_together, from_alone = (
+            fits.final[0][..., 1] - fits.final[0][..., 0]
+            for fits in (mixed, together, fit.alone(sums, folds))
+        )
+        way = from_alone - from_together
+        return ((from_mixed - from_together) * way).sum(dim=1) / way.square().sum(dim=1)
+
+    nothing = validation._replace(present=torch.zeros(4, 40))
+    shares = torch.tensor(class_fit.SHARES_ALONE)
+    weights = class_fit.ODDS_ALONE ** (-class_fit.ETA * shares)
+    expected = float((weights * shares).sum() / weights.sum())
+    assert shares_alone(nothing, None).tolist() == pytest.approx([expected] * 4, rel=1e-4)
+    assert (shares_alone(validation, own) < expected + 0.03).all()
+    assert (shares_alone(validation, None) > expected + 0.06).all()
 
 
 def test_a_class_that_all_know_nothing_of_keeps_the_clients_own_mean() -> None:
@@ -240,7 +262,7 @@ def test_a_class_that_all_know_nothing_of_keeps_the_clients_own_mean() -> None:
     total = ClassSums(gram, torch.tensor([[4.0, 0.0], [0.0, 0.0]]).double(), torch.tensor([2.0, 0]))
     validation = LabelledVectors(torch.zeros(1, 1, 2), torch.zeros(1, 1).long(), torch.zeros(1, 1))
     fit = ClassFit(1.0, even=True)
-    (weight, bias), _ = fit.personal(sums, total, validation)
+    (weight, bias), _ = fit.personal(sums, total, [Fold(validation, None)])
     scores = torch.tensor([[2.0, 0.0], [0.0, 2.0]]).double() @ weight[0] + bias[0]
     assert scores.argmax(dim=1).tolist() == [0, 1]  # the means of both classes
 

@@ -5,7 +5,8 @@ all stages so far, a client computes the sums of `maths/class_gaussian.py`. Thes
 C·D + C values, which it sends. The totals over clients give the classifier of all samples. With its
 own sums as well, a client fits its personal classifier (`class_fit.py`). With clusters, the
 personal classifier is also drawn to the sums of the clients whose classes have the same meaning.
-Validation samples judge classifiers that were fitted without them.
+Validation samples judge classifiers that were fitted without them. For clients that have few, so do
+parts of the train samples.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     ClassFit,
     Classifier,
-    Fit,
+    Fits,
+    Fold,
     clusters_in,
     packed,
     sample_bound,
@@ -55,6 +57,9 @@ from fedproto_app.strategies.common.learner import Cohort, Contribution
 from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
+ENOUGH = 100  # validation samples with which a client needs no train samples to judge classifiers
+TRAIN_FOLDS = 3  # parts of the train samples that judge classifiers fitted without them
+
 
 class SumsMemory(NamedTuple):
     """stages: the number of stages that a client has taken in. sums: its packed sums of the train
@@ -68,17 +73,17 @@ class SumsMemory(NamedTuple):
 
 class ClassesContext(VectorsContext):
     """guessed: the unlabelled train vectors with the classes that the last round's models predict,
-    or None in a round without guesses. held_out: the sums of the validation samples that the
-    clients also learn from, or None."""
+    or None in a round without guesses. validation: the validation samples, with their sums if the
+    clients also learn from them."""
 
     def __init__(
         self,
         vectors: LabelledVectors,
         guessed: LabelledVectors | None,
-        held_out: ClassSums | None,
+        validation: Fold,
     ) -> None:
         super().__init__(vectors)
-        self.guessed, self.held_out = guessed, held_out
+        self.guessed, self.validation = guessed, validation
 
 
 class AnalyticClassesLearner(
@@ -125,25 +130,51 @@ class AnalyticClassesLearner(
             has_model = (cohort.memory.stages > 0).float()  # a newcomer would guess at random
             guessed = LabelledVectors(features, labels, present * has_model.unsqueeze(1))
         stages = torch.tensor(samples.trained_stages, device=self.task.device) + 1
-        return ClassesContext(
-            vectors, guessed, self._held_out(cohort, stages.maximum(cohort.memory.stages))
-        )
+        stages = stages.maximum(cohort.memory.stages)
+        return ClassesContext(vectors, guessed, self._validation(cohort, stages))
 
-    def _held_out(self, cohort: Cohort, stages: Tensor) -> ClassSums | None:
-        """Return the sums of the validation samples of each client's first `stages` stages."""
+    def _validation(self, cohort: Cohort, stages: Tensor) -> Fold:
+        """Return the validation samples of each client's first `stages` stages."""
         if not self._learns_validation:
-            return None
+            return Fold(self.task.validation_vectors(cohort.parameters, cohort.samples), None)
         vectors = self.task.validation_vectors(cohort.parameters, cohort.samples, stages)
-        return class_sums(vectors, self._classes) if vectors.present.any() else None
+        return Fold(vectors, class_sums(vectors, self._classes))
+
+    def _folds(
+        self, cohort: Cohort, validation: Fold, train: LabelledVectors | None = None
+    ) -> list[Fold]:
+        """Return the validation samples, and parts of the train samples of clients with few.
+
+        train: the vectors of this round's train samples. None: encode them if they are needed.
+        """
+        few = validation.vectors.present.sum(dim=1) < ENOUGH
+        stages = torch.tensor(cohort.samples.trained_stages, device=few.device)
+        judge = few & (stages < cohort.memory.stages)  # the sums hold this stage's samples
+        if validation.sums is None or not judge.any():
+            return [validation]
+        if train is None:
+            train = self.task.train_vectors(cohort.parameters, cohort.samples)
+        present = train.present * judge.unsqueeze(1)
+        # Samples in the order of their classes are dealt in turn, so each part has all classes.
+        by_class = (train.labels + self._classes * (present == 0)).argsort(dim=1, stable=True)
+        part = by_class.argsort(dim=1) % TRAIN_FOLDS
+        parts = [
+            train._replace(present=present * (part == number)) for number in range(TRAIN_FOLDS)
+        ]
+        return [
+            validation,
+            *(Fold(vectors, class_sums(vectors, self._classes)) for vectors in parts),
+        ]
 
     def conclude(self, cohort: Cohort, context: ClassesContext) -> dict[str, Tensor]:
         """Take in new stages and fit the client's own classifier, which is final if the client
         shares nothing."""
-        sums, validation = self._taken_in(cohort, context), None
+        sums, folds, shares = self._taken_in(cohort, context), [context.validation], True
         if self.section.sharing == "none":  # then clients are evaluated in the same message
             cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
-            validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
-        _set_heads(cohort, self._fit.alone(sums, validation, context.held_out))
+            folds, shares = self._folds(cohort, context.validation, context.vectors), False
+        fits = self._fit.alone(context.validation.added_to(sums), folds, plain=shares)
+        _set_heads(cohort, fits)
         scores = self.task.predict(cohort.parameters, context.vectors.features)
         _, labels, present = context.vectors
         return {"total": log_loss(scores.double(), labels, present)}
@@ -152,8 +183,7 @@ class AnalyticClassesLearner(
         if self.section.sharing == "none":
             return Contribution()
         sums = unpacked(cohort.memory.sums)
-        if context.held_out is not None:
-            sums = sums.plus(context.held_out)
+        sums = context.validation.added_to(sums)
         return Contribution(sent_sums(packed(sums), masked=self.training.masked))
 
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
@@ -170,16 +200,15 @@ class AnalyticClassesLearner(
             tell("invalid-totals", WARNING, round=cohort.server_round, clients=len(cohort.names))
             return []  # each client uses its own classifier
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
-        held_out = self._held_out(cohort, cohort.memory.stages)
+        validation = self._validation(cohort, cohort.memory.stages)
         if self.section.sharing == "federated":
-            judged = self._of_all_judged(of_all, total, held_out, cohort)
-            _set_heads(cohort, Fit(of_all, judged))  # the same for all clients
+            judged = self._of_all_judged(of_all, total, validation.sums, cohort)
+            _set_heads(cohort, Fits(of_all, [judged]))  # the same for all clients
         else:
             fits = self._fit.personal(
-                unpacked(cohort.memory.sums),
+                validation.added_to(unpacked(cohort.memory.sums)),
                 total,
-                self.task.validation_vectors(cohort.parameters, cohort.samples),
-                held_out=held_out,
+                self._folds(cohort, validation),
                 own=scatter_in(guidance, total),
                 clusters=clusters_in(guidance, cohort.names, total),
                 shares=cohort.shares,
@@ -194,15 +223,15 @@ class AnalyticClassesLearner(
         """
         final = cohort.parameters[HEAD + "weight"], cohort.parameters[HEAD + "bias"]
         judged = cohort.memory.judged["weight"], cohort.memory.judged["bias"]
-        metrics = self._metrics(cohort, Fit(final, judged))
+        metrics = self._metrics(cohort, Fits(final, [judged]))
         total = total_in(guidance, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return metrics
-        held_out = self._held_out(cohort, cohort.memory.stages)
+        held_out = self._validation(cohort, cohort.memory.stages).sums
         judged_of_all = self._of_all_judged(of_all, total, held_out, cohort)
-        return metrics | of_shared(self._metrics(cohort, Fit(of_all, judged_of_all)))
+        return metrics | of_shared(self._metrics(cohort, Fits(of_all, [judged_of_all])))
 
-    def _metrics(self, cohort: Cohort, fit: Fit) -> dict[Metric, list[float]]:
+    def _metrics(self, cohort: Cohort, fits: Fits) -> dict[Metric, list[float]]:
         """Return the final classifiers' metrics, but the validation error of the judged ones."""
         clients = len(cohort.names)
 
@@ -214,9 +243,9 @@ class AnalyticClassesLearner(
             heads = {HEAD + "weight": weight, HEAD + "bias": bias}
             return self.task.evaluate({**cohort.parameters, **heads}, cohort.samples)
 
-        metrics, error = metrics_of(fit.final), Metric(self.task.metrics.validation.metric.name)
+        metrics, error = metrics_of(fits.final), Metric(self.task.metrics.validation.metric.name)
         if error in metrics and self._learns_validation:
-            metrics[error] = metrics_of(fit.judged)[error]
+            metrics[error] = metrics_of(fits.judged[0])[error]
         return metrics
 
     def _of_all_judged(
@@ -247,9 +276,9 @@ class AnalyticClassesLearner(
         return sums_so_far
 
 
-def _set_heads(cohort: Cohort, fit: Fit) -> None:
+def _set_heads(cohort: Cohort, fits: Fits) -> None:
     """Set the clients' heads, and the heads that validation samples judge."""
-    for name, final, judged in zip(("weight", "bias"), *fit, strict=True):
+    for name, final, judged in zip(("weight", "bias"), fits.final, fits.judged[0], strict=True):
         cohort.parameters[HEAD + name].copy_(final)
         cohort.memory.judged[name].copy_(judged)
 

@@ -19,7 +19,7 @@ from fedproto_app.maths.class_gaussian import (
     ClassSums,
     class_means,
     overall_mean,
-    precision_factor,
+    precision_factors,
 )
 from fedproto_app.maths.clustering import Labels, by_first_appearance
 from fedproto_app.maths.ridge import symmetric, triangle
@@ -57,7 +57,7 @@ def class_clusters(gram: Tensor, moments: Tensor, counts: Tensor, penalty: float
     """Return the cluster of each client, [N], numbered by first appearance.
 
     gram: Σ x xᵀ over all clients [D, D]. moments: Σ_c x of each client [N, C, D]. counts: [N, C].
-    penalty: the penalty of S, as in `precision_factor`. It enlarges an uncertain S, so that
+    penalty: the penalty of S, as in `precision_factors`. It enlarges an uncertain S, so that
     clusters differ less. The search starts with one cluster per client and is repeated with the
     directions of the resulting clusters until these no longer change. If the sums cannot come from
     samples, S does not exist and all clients are one cluster.
@@ -200,10 +200,8 @@ def _deviation(total: ClassSums, of_clusters: tuple[Tensor, Tensor], penalty: fl
     spread, means = within_clusters(total, *of_clusters), (of_clusters[1] > 0).sum()
     if samples - means < samples / 2:
         spread, means = total, (total.counts > 0).sum()
-    return (
-        precision_factor(spread, _NOISE * penalty)
-        * (samples / (samples - means).clamp(min=1)).sqrt()
-    )
+    [factor] = precision_factors(spread, [_NOISE * penalty])
+    return factor * (samples / (samples - means).clamp(min=1)).sqrt()
 
 
 def _scatter(moments: Tensor, counts: Tensor) -> Tensor:

@@ -2,11 +2,12 @@
 
 The classifier is a discriminant (`maths/class_gaussian.py`). Its covariance is pooled over all
 clients, its class means lie between the client's own and the pooled ones, and its prior is the
-client's class frequencies. A client's validation set is too small to choose the mixing weights and
-the penalty, so the classifier is the weighted mean of many candidates' log-probabilities. Each
+client's class frequencies. A client has too few samples to choose the mixing weights and the
+penalty, so the classifier is the weighted mean of many candidates' log-probabilities. Each
 candidate assumes a certain difference between the client's means and the pooled ones. Its weight is
-the likelihood of the client's class sums under this assumption, times the likelihood of the
-validation samples.
+the likelihood of the client's class sums under this assumption, times the likelihood of the samples
+that judge it. Samples of a client resemble each other, so both likelihoods count less than those of
+independent samples (`ETA`).
 
 Covariances of hundreds of features, estimated from few samples, make differences of log-likelihoods
 between classes too large. Such a classifier is too sure of itself, and where classes overlap it
@@ -16,12 +17,15 @@ differences shrunk (`SHRUNK`, as the temperature of Guo et al., ICML 2017).
 Clients also learn from their validation samples, whose sums are part of the totals. Candidates are
 judged without these samples: a client's validation sums are subtracted from the totals, which
 leaves exactly the sums of all other samples. The same candidates are then fitted to all samples and
-get the weights of the judged ones.
+get the weights of the judged ones. A client with few validation samples also judges by parts of its
+train samples, each subtracted in the same way (cross-validation).
 
 Clients' means of a class may differ by more than chance, as where sites use codes of their own.
 Around common means, these differences would count as noise, so the covariance is then taken around
-each client's own means. A client whose validation samples clearly prefer the classifier fitted to
-its own sums alone uses that classifier.
+each client's own means.
+
+What holds for all clients can still be wrong for one of them. So its log-probabilities are mixed
+with those of the classifier fitted to its own sums alone, and the same samples weigh the shares.
 """
 
 from __future__ import annotations
@@ -50,7 +54,7 @@ from fedproto_app.maths.class_gaussian import (
     means_differ,
     overall_mean,
     own_scatter,
-    precision_factor,
+    precision_factors,
     without,
 )
 from fedproto_app.maths.ridge import symmetric, triangle, triangle_size
@@ -67,10 +71,12 @@ WELL_KNOWN = (0.3, 1.0, 3.0)  # factors of the penalty where means rest on many 
 HARDLY_KNOWN = (3.0, 10.0, 30.0)  # where means rest on a client's own few samples
 # Candidates: the number of samples that a pooled class mean counts as, and factors of the penalty.
 LEANS = ((1.0, HARDLY_KNOWN), (3.0, HARDLY_KNOWN), (30.0, WELL_KNOWN), (1e6, WELL_KNOWN))
+PENALTIES = (*WELL_KNOWN, *HARDLY_KNOWN[1:])
 SHRUNK = (1.0, 0.5, 0.25)  # factors of the log-likelihoods. Each candidate exists with all of them
 PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the client's counts
-ETA = 0.3  # how much validation samples are trusted; 1: as if they were independent
-ODDS_ALONE = 50.0  # likelihood ratio of validation samples above which a client uses its own sums
+ETA = 0.3  # power of the likelihoods that weigh candidates. 1: as if samples were independent
+SHARES_ALONE = (0.0, 0.1, 0.25, 0.5, 1.0)  # of the classifier fitted to the client's own sums
+ODDS_ALONE = 1e6  # prior odds against using that classifier alone
 
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
 
@@ -85,18 +91,41 @@ class ClassPool(NamedTuple):
     moment: Tensor
     counts: Tensor
 
-    def less(self, row: int, removed: ClassSums, share: float) -> ClassPool:
-        """Return the pool for one of K clients, [1, …], without these samples of that client."""
-        mine = self if self.counts.dim() == 1 else ClassPool(self.moment[row], self.counts[row])
-        return ClassPool(*without(mine, removed, share))
+    def of_client(self, row: int) -> ClassPool:
+        """Return the pool of one of K clients, [C, D] and [C]."""
+        return self if self.counts.dim() == 1 else ClassPool(self.moment[row], self.counts[row])
 
 
-class Fit(NamedTuple):
-    """final: the classifiers of K clients. judged: the same classifiers fitted without the
-    validation samples, so that these samples can judge them."""
+class Fold(NamedTuple):
+    """Labelled samples of K clients that judge classifiers.
+
+    sums: the sums of these samples. Classifiers that they judge are fitted without them. None if
+    the clients' sums and the totals do not hold these samples, so that nothing needs subtracting.
+    """
+
+    vectors: LabelledVectors
+    sums: ClassSums | None
+
+    def of_client(self, row: int) -> Fold:
+        """Return the samples of one of K clients, [1, …]."""
+        vectors = LabelledVectors(*(part[row : row + 1] for part in self.vectors))
+        return Fold(vectors, None if self.sums is None else self.sums.of_client(row))
+
+    def added_to(self, sums: ClassSums) -> ClassSums:
+        """Return the clients' sums [K, …] with those of the fold, if it has any."""
+        return sums if self.sums is None else sums.plus(self.sums)
+
+    def less_from(self, sums: ClassSums) -> ClassSums:
+        """Return the clients' sums [K, …] without those of the fold, if it has any."""
+        return sums if self.sums is None else sums.less(self.sums)
+
+
+class Fits(NamedTuple):
+    """final: the classifiers of K clients. judged: for each fold, the same classifiers fitted
+    without its samples, so that these samples can judge them."""
 
     final: Classifier
-    judged: Classifier
+    judged: Sequence[Classifier]
 
 
 def sums_shapes(classes: int, width: int) -> dict[str, tuple[int, ...]]:
@@ -242,94 +271,107 @@ class ClassFit:
         )
 
     def _of_all(self, total: ClassSums) -> Classifier:
-        factor = precision_factor(total, self._penalty)
+        [factor] = precision_factors(total, [self._penalty])
         means = class_means(total.moment, total.counts)
         weight, offset = discriminant(factor, overall_mean(total), means, total.counts > 0)
         return weight, offset + self.prior(total.counts)
 
-    def alone(
-        self,
-        sums: ClassSums,
-        validation: LabelledVectors | None,
-        held_out: ClassSums | None = None,
-    ) -> Fit:
+    def alone(self, sums: ClassSums, folds: Sequence[Fold], *, plain: bool = False) -> Fits:
         """Return, for each client, the classifier fitted to its own sums alone.
 
-        validation: the samples that weigh candidates with several penalties. With None, the only
-        candidate has the plain penalty. held_out: see `personal`.
+        folds: see `personal`. plain: whether to make only the candidate with the plain penalty,
+        which needs no weights.
         """
-        judged = self._alone(sums, validation)
-        evidence = sums.counts.new_zeros(len(sums.counts), len(judged))
-        weights = evidence + 1 if validation is None else _weights(judged, evidence, validation)
-        final = judged if held_out is None else self._alone(sums.plus(held_out), validation)
-        return Fit(_mean(final, weights), _mean(judged, weights))
+        final = self._alone(sums, plain)
+        judged = [
+            final if fold.sums is None else self._alone(sums.less(fold.sums), plain)
+            for fold in folds
+        ]
+        return _weighed(final, judged, sums.counts.new_zeros(len(final)), folds)
 
-    def _alone(self, sums: ClassSums, validation: LabelledVectors | None) -> list[Classifier]:
-        factors, shrunk = ((1.0,), (1.0,)) if validation is None else (WELL_KNOWN, SHRUNK)
+    def _alone(self, sums: ClassSums, plain: bool) -> list[Classifier]:
+        factors, shrunk = ((1.0,), (1.0,)) if plain else (WELL_KNOWN, SHRUNK)
         means, roots = class_means(sums.moment, sums.counts), self._roots(sums, factors)
         return self._candidates(sums, roots, means, sums.counts, shrunk)
 
-    def _roots(self, spread: ClassSums, factors: Iterable[float]) -> dict[float, Tensor]:
-        return {factor: precision_factor(spread, factor * self._penalty) for factor in factors}
+    def _roots(self, spread: ClassSums, factors: Sequence[float]) -> dict[float, Tensor]:
+        penalties = [factor * self._penalty for factor in factors]
+        return dict(zip(factors, precision_factors(spread, penalties), strict=True))
 
     def personal(
         self,
         sums: ClassSums,
         total: ClassSums,
-        validation: LabelledVectors,
+        folds: Sequence[Fold],
         *,
-        held_out: ClassSums | None = None,
         own: OwnScatter | None = None,
         clusters: Sequence[ClassPool] = (),
         shares: Sequence[float] = (),
-    ) -> Fit:
+    ) -> Fits:
         """Return the classifiers of K clients, fitted to their own sums and all clients' sums.
 
-        sums: the sums of the train samples. held_out: the sums of the validation samples, if the
-        total and the clusters hold these too, else None. own: the scatter over all clients around
-        their own class means, if available. clusters: further pools, from each client's
-        clusters. shares: for each client, the fraction of its sums that the total holds, or () if
-        the total holds all sums.
+        sums: what the clients sent, which the total and the clusters hold. folds: parts of the
+        clients' samples, which judge candidates that are fitted without them. own: the scatter over
+        all clients around their own class means, if available. clusters: further pools, from each
+        client's clusters. shares: for each client, the fraction of its sums that the total holds,
+        or () if the total holds all sums.
         """
-        together = self._together(sums, total, validation, held_out, own, clusters, shares)
-        alone = self.alone(sums, validation, held_out)
-        both = torch.stack(_log_likelihoods(validation, [together.judged, alone.judged]))
-        prefers = (both[1] - both[0] > math.log(ODDS_ALONE)) & (sums.counts.sum(dim=1) > 0)
-        return Fit(*(_chosen(prefers, *fits) for fits in zip(alone, together, strict=True)))
+        together = self._together(sums, total, folds, own, clusters, shares)
+        alone = self.alone(sums, folds)
+        remaining = [fold.less_from(sums).counts for fold in folds]
+        final = _mixtures(together.final, alone.final, sums.counts)
+        judged = list(map(_mixtures, together.judged, alone.judged, remaining))
+        prior = sums.counts.new_tensor(SHARES_ALONE) * -math.log(ODDS_ALONE)
+        return _weighed(final, judged, prior, folds)
 
     def _together(
         self,
         sums: ClassSums,
         total: ClassSums,
-        validation: LabelledVectors,
-        held_out: ClassSums | None,
+        folds: Sequence[Fold],
         own: OwnScatter | None,
         clusters: Sequence[ClassPool],
         shares: Sequence[float],
-    ) -> Fit:
+    ) -> Fits:
         """Return the mean of the candidates whose class means lean to the pools (`personal`)."""
         own = own if own is not None and self._means_differ(total, own) else None
-        pools = [ClassPool(total.moment, total.counts), *clusters]
         spread = total if own is None else around_own_means(total, own)
-        known = sums if held_out is None else sums.plus(held_out)
-        factors = _of_clients(shares, sums)
-        candidates, evidence = self._leaning(known, spread, pools, factors)
-        if held_out is None:
-            final = _mean(candidates, _weights(candidates, evidence, validation))
-            return Fit(final, final)
-        weights, judged = [], []
-        for row, share in enumerate(factors):  # each client has its own covariance
-            mine, out = sums.of_client(row), held_out.of_client(row)
-            others = spread = total.less(out, share)
-            if own is not None:
-                before, after = own_scatter(known.of_client(row)), own_scatter(mine)
-                spread = around_own_means(others, own.less(before, share).less(after, -share))
-            of_row = [pool.less(row, out, share) for pool in pools]
-            fits, evidence = self._leaning(mine, spread, of_row, [share])
-            part = LabelledVectors(*(tensor[row : row + 1] for tensor in validation))
-            weights.append(_weights(fits, evidence, part))
-            judged.append(_mean(fits, weights[-1]))
-        return Fit(_mean(candidates, torch.cat(weights)), _joined(judged))
+        roots = self._roots(spread, PENALTIES)
+        fits = []
+        for row, share in enumerate(_of_clients(shares, sums)):  # all candidates need much memory
+            mine = sums.of_client(row)
+            pools = [ClassPool(total.moment, total.counts), *(p.of_client(row) for p in clusters)]
+            final, evidence = self._leaning(mine, spread, roots, pools, share)
+            of_row, judged = [fold.of_client(row) for fold in folds], []
+            for _, out in of_row:
+                judged.append(
+                    final
+                    if out is None or not out.counts.any()
+                    else self._leaning_without(out, mine, total, own, pools, share)
+                )
+            fits.append(_weighed(final, judged, evidence, of_row))
+        return Fits(
+            _joined(fit.final for fit in fits),
+            [_joined(fit.judged[number] for fit in fits) for number in range(len(folds))],
+        )
+
+    def _leaning_without(
+        self,
+        removed: ClassSums,
+        sums: ClassSums,
+        total: ClassSums,
+        own: OwnScatter | None,
+        pools: Sequence[ClassPool],
+        share: float,
+    ) -> list[Classifier]:
+        """Return one client's candidates, fitted without these samples of it."""
+        remaining, spread = sums.less(removed), total.less(removed, share)
+        if own is not None:
+            before, after = own_scatter(sums), own_scatter(remaining)
+            spread = around_own_means(spread, own.less(before, share).less(after, -share))
+        reduced = [ClassPool(*without(pool, removed, share)) for pool in pools]
+        roots = self._roots(spread, PENALTIES)
+        return self._leaning(remaining, spread, roots, reduced, share)[0]
 
     def _means_differ(self, total: ClassSums, own: OwnScatter) -> bool:
         """Return whether clients' means of a class differ in the features that never change."""
@@ -342,20 +384,21 @@ class ClassFit:
         self,
         sums: ClassSums,
         spread: ClassSums,
+        roots: Mapping[float, Tensor],
         pools: Sequence[ClassPool],
-        shares: Sequence[float],
+        share: float,
     ) -> tuple[list[Classifier], Tensor]:
-        """Return candidates whose class means lean to these pools, and the evidence for each.
+        """Return one client's candidates whose class means lean to these pools, and the evidence.
 
-        The first pool holds all clients. The evidence is logarithmic, [K, candidates].
+        roots: the `precision_factors` of the spread for `PENALTIES`. The first pool holds
+        all clients. The evidence for each candidate is logarithmic, [candidates].
         """
         _, moment, counts = sums
         frequent = frequencies(counts, pools[0].counts)
-        roots = self._roots(spread, {factor for _, factors in LEANS for factor in factors})
         candidates, evidence = [], []
         for pool in pools:
             pool_means, has = class_means(pool.moment, pool.counts), (pool.counts > 0).double()
-            likely = self._evidence((moment, counts), spread, pool, pools[0], shares)
+            likely = self._evidence((moment, counts), spread, pool, pools[0], share)
             for lean_weight, (lean, factors) in zip(likely, LEANS, strict=True):
                 weight = lean * has
                 leant = moment + weight.unsqueeze(-1) * pool_means
@@ -364,7 +407,7 @@ class ClassFit:
                 of_lean = self._candidates(spread, some, means, frequent, SHRUNK)
                 candidates += of_lean
                 evidence += [lean_weight] * len(of_lean)
-        return candidates, torch.stack(evidence, dim=1)
+        return candidates, torch.cat(evidence)
 
     def _evidence(
         self,
@@ -372,15 +415,14 @@ class ClassFit:
         spread: ClassSums,
         pool: ClassPool,
         total: ClassPool,
-        shares: Sequence[float],
+        share: float,
     ) -> list[Tensor]:
-        """Return the log evidence for each lean, [K]. It is 0 if all features can change."""
+        """Return the log evidence for each lean, [1]. It is 0 if all features can change."""
         first, (moment, counts) = self._steady_from, sums
         spread = spread.features_from(first)
         if not spread.moment.shape[-1]:
             return [counts.new_zeros(len(counts))] * len(LEANS)
-        factors = counts.new_tensor(shares)[:, None]
-        pooled_moment, pooled_counts = factors[..., None] * moment, factors * counts
+        pooled_moment, pooled_counts = share * moment, share * counts
         # A class that no other client of the cluster has is compared with the total instead.
         shared = pool.counts - pooled_counts > 0.5
         reference = pool.moment.where(shared.unsqueeze(-1), total.moment)
@@ -407,7 +449,7 @@ class ClassFit:
     ) -> list[Classifier]:
         """Return a classifier for each factor of the penalty and of the log-likelihoods.
 
-        spread: the sums that give the covariance. roots: the `precision_factor` for each penalty
+        spread: the sums that give the covariance. roots: the precision factor for each penalty
         factor. means: [K, C, D]. counts: class frequencies [K, C]. shrunk: the factors of the
         log-likelihoods.
         """
@@ -434,21 +476,50 @@ def _joined(classifiers: Iterable[Classifier]) -> Classifier:
     return weight, bias
 
 
-def _chosen(prefers: Tensor, first: Classifier, second: Classifier) -> Classifier:
-    """Return the first classifier for each client that prefers it ([K] bool), else the second."""
+def _completed(alone: Classifier, together: Classifier, counts: Tensor) -> Classifier:
+    """Return `alone`, with the columns of `together` for classes that a client lacks.
+
+    counts: the clients' class counts [K, C]. Log-probabilities are known up to a constant, so those
+    of `alone` are shifted to have the same mean as those of `together` over the client's classes.
+    """
+    has = (counts > 0).double()
+    number = has.sum(dim=1, keepdim=True).clamp(min=1)
     weight, bias = (
-        torch.where(prefers.view(-1, *[1] * (mine.dim() - 1)), mine, other)
-        for mine, other in zip(first, second, strict=True)
+        torch.where(
+            held > 0, mine + (held * (other - mine)).sum(dim=-1, keepdim=True) / classes, other
+        )
+        for mine, other, held, classes in zip(
+            alone, together, (has[:, None], has), (number[:, None], number), strict=True
+        )
     )
     return weight, bias
 
 
-def _weights(
-    candidates: Sequence[Classifier], evidence: Tensor, validation: LabelledVectors
-) -> Tensor:
-    """Return the candidates' weights [K, candidates], from evidence and validation likelihood."""
-    likely = ETA * torch.stack(_log_likelihoods(validation, candidates), dim=1)
-    return (evidence + likely).softmax(dim=1)
+def _mixtures(together: Classifier, alone: Classifier, counts: Tensor) -> list[Classifier]:
+    """Return a classifier for each of `SHARES_ALONE`. counts: see `_completed`."""
+    alone = _completed(alone, together, counts)
+    return [
+        (share * alone[0] + (1 - share) * together[0], share * alone[1] + (1 - share) * together[1])
+        for share in SHARES_ALONE
+    ]
+
+
+def _weighed(
+    final: Sequence[Classifier],
+    judged: Sequence[Sequence[Classifier]],
+    evidence: Tensor,
+    folds: Sequence[Fold],
+) -> Fits:
+    """Return the means of candidates, weighed by the evidence and the likelihood of all folds.
+
+    judged: for each fold, the candidates fitted without its samples. evidence: the logarithmic
+    evidence for each candidate, [candidates] or [K, candidates].
+    """
+    weights = ETA * evidence.expand(len(final[0][0]), -1)
+    for fold, candidates in zip(folds, judged, strict=True):
+        weights = weights + ETA * torch.stack(_log_likelihoods(fold.vectors, candidates), dim=1)
+    weights = weights.softmax(dim=1)
+    return Fits(_mean(final, weights), [_mean(candidates, weights) for candidates in judged])
 
 
 def _mean(candidates: Sequence[Classifier], weights: Tensor) -> Classifier:
