@@ -213,10 +213,11 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
         if total is not None and self._fit.of_all(total) is None:
             tell("invalid-totals", WARNING, round=cohort.server_round, clients=len(cohort.names))
         elif total is not None:
+            validation = self.task.validation_vectors(cohort.parameters, cohort.samples)
             weight, bias = self._fit.personal(
                 unpacked(self._sums(cohort)),
                 total,
-                [Fold(self.task.validation_vectors(cohort.parameters, cohort.samples), None)],
+                [Fold(validation, in_sums=False)],
                 own=scatter_in(guidance, total),
                 shares=cohort.shares,
             ).final

@@ -353,3 +353,16 @@ def test_sums_that_count_for_less_than_their_samples() -> None:
     assert "more than the 1" in str(sums_fault(half, 1, 100.0, sample_weight=0.5))
     less = half._replace(counts=half.counts * 0.9)
     assert "not a possible number" in str(sums_fault(less, 2, 100.0, sample_weight=0.5))
+
+
+def test_each_of_several_penalties_has_its_own_factor() -> None:
+    sums = class_sums(
+        LabelledVectors(
+            torch.randn(1, 20, 3, generator=torch.Generator().manual_seed(0)),
+            torch.arange(20).view(1, 20) % 2,
+            torch.ones(1, 20),
+        ),
+        2,
+    )
+    for factor, penalty in zip(precision_factors(sums, [3, 1, 2]), [3, 1, 2], strict=True):
+        assert torch.equal(factor, precision_factors(sums, [penalty])[0])

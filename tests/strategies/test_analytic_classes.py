@@ -254,8 +254,7 @@ def test_totals_that_no_samples_have_are_warned_about(caplog: pytest.LogCaptureF
 
 def test_the_final_fit_is_that_of_all_samples_by_hand() -> None:
     train, held_out = vectors_of([0, 0, 1, 1], [0, 2, 4, 6]), vectors_of([0], [4])
-    fold = Fold(held_out, class_sums(held_out, 2))
-    sums = fold.added_to(class_sums(train, 2))
+    fold, sums = Fold(held_out, in_sums=True), class_sums(train, 2).plus(class_sums(held_out, 2))
     final, [judged] = ClassFit(1.0, even=False).alone(sums, [fold], plain=True)
     # Without the last sample: means 1 and 5 around 3, S = 1, and 3/4 of it is added.
     assert judged[0].flatten().tolist() == pytest.approx([-2 / 1.75, 2 / 1.75])
@@ -279,8 +278,8 @@ def test_classifiers_of_many_features_are_not_too_sure(
         return LabelledVectors(features, labels, torch.ones(6, samples))
 
     train, validation, test = drawn(count), drawn(10), drawn(400)
-    fold = Fold(validation, class_sums(validation, 2))
-    sums = fold.added_to(class_sums(train, 2))
+    fold = Fold(validation, in_sums=True)
+    sums = class_sums(train, 2).plus(class_sums(validation, 2))
     total = added(sums, [1.0] * 6)
 
     def test_losses(shrunk: Sequence[float]) -> list[float]:
@@ -293,12 +292,20 @@ def test_classifiers_of_many_features_are_not_too_sure(
     assert sum(with_shrunk) < (0.9 if count == 40 else 1.02) * sum(without)
 
 
-def random_sums(seed: int, samples: int) -> ClassSums:
+def random_vectors(seed: int, samples: int) -> LabelledVectors:
     """Of three clients."""
     draws = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, (3, samples), generator=draws)
     features = torch.randn(3, samples, 4, generator=draws) + labels.unsqueeze(-1)
-    return class_sums(LabelledVectors(features, labels, torch.ones(3, samples)), 2)
+    return LabelledVectors(features, labels, torch.ones(3, samples))
+
+
+def random_sums(seed: int, samples: int) -> ClassSums:
+    return class_sums(random_vectors(seed, samples), 2)
+
+
+def joined(*parts: LabelledVectors) -> LabelledVectors:
+    return LabelledVectors(*(torch.cat(tensors, dim=1) for tensors in zip(*parts, strict=True)))
 
 
 def added(sums: ClassSums, shares: Sequence[float]) -> ClassSums:
@@ -316,12 +323,15 @@ def test_judged_candidates_never_saw_the_validation_samples_and_the_final_saw_al
     sites_differ: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(class_fit, "ETA", 0.0)  # all candidates weigh the same
+    monkeypatch.setattr(class_fit, "LEAST_JUDGING", 0)
     monkeypatch.setattr(class_fit, "means_differ", lambda total, own: sites_differ)
-    train, held_out, shares = random_sums(0, 12), random_sums(1, 5), [1.0, 0.5, 1.0]
-    known = train.plus(held_out)
-    vectors = LabelledVectors(torch.randn(3, 2, 4), torch.zeros(3, 2).long(), torch.ones(3, 2))
+    parts, shares = (
+        [random_vectors(seed, count) for seed, count in enumerate((12, 5, 4))],
+        [1, 0.5, 1],
+    )
+    known = class_sums(joined(*parts), 2)
 
-    def fits_of(sums: ClassSums, of_others: ClassSums, fold: Fold) -> Fits:
+    def fits_of(sums: ClassSums, of_others: ClassSums, folds: list[Fold]) -> Fits:
         """Fit to these sums. of_others: what the totals hold."""
         total = added(of_others, shares)
         own = scatter_of(of_others, shares)
@@ -330,33 +340,46 @@ def test_judged_candidates_never_saw_the_validation_samples_and_the_final_saw_al
         moment[:2], counts[:2] = pair.moment, pair.counts
         clusters = [ClassPool(moment, counts)]
         fit = ClassFit(1.0, even=False)
-        return fit.personal(sums, total, [fold], own=own, clusters=clusters, shares=shares)
+        return fit.personal(sums, total, folds, own=own, clusters=clusters, shares=shares)
 
-    not_in_sums = Fold(vectors, None)
-    fits = fits_of(known, known, Fold(vectors, held_out))
-    final = fits_of(known, known, not_in_sums).final
-    for actual, expected in zip(fits.final, final, strict=True):
+    fits = fits_of(known, known, [Fold(part, in_sums=True) for part in parts[1:]])
+    elsewhere = [Fold(parts[1], in_sums=False)]
+    for actual, expected in zip(fits.final, fits_of(known, known, elsewhere).final, strict=True):
         torch.testing.assert_close(actual, expected)
-    for row in range(3):
-        without = ClassSums(*(part.clone() for part in known))
-        for part, train_part in zip(without, train, strict=True):
-            part[row] = train_part[row]
-        expected_fits = fits_of(train, without, not_in_sums)
-        for actual, expected in zip(fits.judged[0], expected_fits.final, strict=True):
-            torch.testing.assert_close(actual[row], expected[row])
+    for judged, others in zip(fits.judged, ((0, 2), (0, 1)), strict=True):
+        without = class_sums(joined(*(parts[number] for number in others)), 2)
+        for row in range(3):
+            of_others = ClassSums(*(part.clone() for part in known))
+            for part, others_part in zip(of_others, without, strict=True):
+                part[row] = others_part[row]
+            expected_fits = fits_of(without, of_others, elsewhere)
+            for actual, expected in zip(judged, expected_fits.final, strict=True):
+                torch.testing.assert_close(actual[row], expected[row])
 
 
 def test_a_client_without_a_class_takes_it_from_the_others_by_hand() -> None:
     """Its classes 0 and 1 have bias 1 and 3 together, so its scores 5 and 1 are lowered by 1."""
-    together = torch.zeros(1, 1, 3), torch.tensor([[1.0, 3.0, 7.0]])
-    alone = torch.zeros(1, 1, 3), torch.tensor([[5.0, 1.0, -1e4]])
-    mixtures = class_fit._mixtures(together, alone, torch.tensor([[4.0, 2.0, 0.0]]))
-    assert mixtures[0][1].tolist() == [[1.0, 3.0, 7.0]]
-    assert mixtures[-1][1].tolist() == [[4.0, 0.0, 7.0]]
-    half = class_fit.SHARES_ALONE.index(0.5)
-    assert mixtures[half][1].tolist() == [[2.5, 1.5, 7.0]]
-    for _, bias in class_fit._mixtures(together, alone, torch.zeros(1, 3)):
-        torch.testing.assert_close(bias.float(), together[1])
+    together = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[1.0, 3.0, 7.0]])
+    alone = torch.tensor([[[4.0, 9.0, 0.0]]]), torch.tensor([[5.0, 1.0, -1e4]])
+    weight, bias = class_fit._completed(alone, together, torch.tensor([[4.0, 2.0, 0.0]]))
+    assert bias.tolist() == [[4.0, 0.0, 7.0]]
+    assert weight.tolist() == [[[-1.0, 4.0, 3.0]]]  # 4 and 9 lowered by 5
+    for actual, expected in zip(
+        class_fit._completed(alone, together, torch.zeros(1, 3)), together, strict=True
+    ):
+        assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize(("samples", "is_mixed"), [(11, False), (12, True)])
+def test_a_client_with_few_samples_does_not_use_its_own_classifier(
+    samples: int, is_mixed: bool
+) -> None:
+    """Each of two classes takes a sample to be known at all."""
+    vectors = LabelledVectors(*(part[:1] for part in random_vectors(0, samples)))
+    sums, ours = class_sums(vectors, 2), (torch.zeros(1, 4, 2).double(), torch.zeros(1, 2).double())
+    alone, folds = (ours[0] + torch.tensor([1.0, 2.0]), ours[1]), [Fold(vectors, in_sums=False)]
+    mixed = class_fit._mixed(Fits(ours, [ours]), Fits(alone, [alone]), sums, folds)
+    assert torch.equal(mixed.final[0], ours[0]) != is_mixed
 
 
 def test_one_for_all_is_judged_without_a_clients_validation_samples() -> None:
@@ -379,22 +402,51 @@ def test_parts_of_the_train_samples_judge_where_there_are_few_validation_samples
     train = learner.task.train_vectors(cohort.parameters, cohort.samples)
     validation = learner._validation(cohort, cohort.memory.stages)
     first, *parts = learner._folds(cohort, validation)
-    assert first is validation
+    assert first == Fold(validation, in_sums=True)
+    of_parts = [class_sums(part.vectors, 3) for part in parts]
+    whole = class_sums(train, 3)
     assert len(parts) == 3
-    assert torch.equal(sum(part.vectors.present for part in parts), train.present)
-    for row, counts in enumerate(class_sums(train, 3).counts):
-        for part in parts:
-            assert part.sums is not None
-            assert ((part.sums.counts[row] - counts / 3).abs() < 1).all()
-    # Samples of a stage that is not in the sums yet judge nothing, nor do those of clients with
-    # enough validation samples.
-    cohort.memory.stages[0] = 0
-    _, *parts = learner._folds(cohort, validation)
-    assert all(part.vectors.present[0].sum() == 0 for part in parts)
-    assert all(part.vectors.present[1].sum() > 0 for part in parts)
-    samples = int(validation.vectors.present.sum(dim=1).min())
-    monkeypatch.setattr(classes_learner, "ENOUGH", samples)
-    assert len(learner._folds(cohort, validation)) == 1
+    for column, expected in enumerate(whole):
+        torch.testing.assert_close(sum(sums[column] for sums in of_parts), expected)
+    for sums in of_parts:
+        assert ((sums.counts - whole.counts / 3).abs() < 1).all()
+    # Samples of a stage that is not in the sums judge nothing, whether it is newer or older.
+    taken_in = int(cohort.memory.stages[0])
+    for stages in (taken_in - 1, taken_in + 1):
+        cohort.memory.stages[0] = stages
+        _, *parts = learner._folds(cohort, validation)
+        assert all(part.vectors.present[0].sum() == 0 for part in parts)
+        assert all(part.vectors.present[1].sum() > 0 for part in parts)
+    # Neither do those of a client with enough validation samples.
+    cohort.memory.stages[0] = taken_in
+    several = validation._replace(present=torch.tensor([[1.0], [0.0]]) * validation.present)
+    monkeypatch.setattr(classes_learner, "ENOUGH", int(several.present.sum(dim=1).max()))
+    _, *parts = learner._folds(cohort, several)
+    assert [sum(part.vectors.present[row].sum() for part in parts) > 0 for row in (0, 1)] == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("sharing", ["none", "shrunk"])
+def test_a_client_is_fitted_with_all_samples_that_judge(sharing: str) -> None:
+    learner = learner_of(**{"analytic.sharing": sharing})
+    cohort = trained(learner, (1,))
+    guidance = guidance_of_totals(learner, cohort) if sharing == "shrunk" else GUIDANCE
+    learner.receive(cohort, guidance)
+    validation = learner._validation(cohort, cohort.memory.stages)
+    sums, fit = learner._with(validation, unpacked(cohort.memory.sums)), ClassFit(1.0, even=False)
+
+    def head(folds: Sequence[Fold]) -> Tensor:
+        if sharing == "none":
+            return fit.alone(sums, folds).final[0].float()
+        total = ClassSums(*(part.sum(0) for part in sums))
+        return fit.personal(sums, total, folds).final[0].float()
+
+    folds = learner._folds(cohort, validation)
+    actual = cohort.parameters[HEAD + "weight"]
+    torch.testing.assert_close(actual, head(folds), rtol=1e-3, atol=1e-3)
+    assert (actual - head(folds[:1])).abs().max() > 0.01
 
 
 def test_candidates_are_weighed_by_evidence_and_all_folds_by_hand() -> None:
@@ -403,11 +455,11 @@ def test_candidates_are_weighed_by_evidence_and_all_folds_by_hand() -> None:
     def classifier(odds: float) -> Classifier:
         return torch.zeros(1, 1, 2).double(), torch.tensor([[math.log(odds), 0.0]]).double()
 
-    fold = Fold(vectors_of([0], [0]), None)
+    fold = Fold(vectors_of([0], [0]), in_sums=False)
     final = [classifier(1), classifier(1e6)]
     judged = [[classifier(3), classifier(1)], [classifier(3), classifier(1)]]  # ¾ and ½ likely
     fits = class_fit._weighed(final, judged, torch.tensor([0.0, math.log(2)]), [fold, fold])
-    second = 1 / (1 + (2.25 / 2) ** class_fit.ETA)  # (3/2)² / 2
+    second = 2 / (2 + (3 / 2) ** (2 * class_fit.ETA))
     assert fits.final[1][0, 0].item() == pytest.approx(second * math.log(1e6))
     assert fits.judged[1][1][0, 0].item() == pytest.approx((1 - second) * math.log(3))
 
@@ -441,7 +493,7 @@ def test_validation_errors_are_those_of_models_without_the_validation_samples(
     validation = learner.task.validation_vectors(cohort.parameters, cohort.samples)
     train, fit = unpacked(cohort.memory.sums), ClassFit(1.0, even=False)
     held_out = class_sums(validation, 3)
-    not_in_sums = [Fold(validation, None)]
+    not_in_sums = [Fold(validation, in_sums=False)]
     errors = []
     for row in range(2):
         sums = train.plus(held_out)

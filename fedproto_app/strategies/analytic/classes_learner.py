@@ -40,7 +40,6 @@ from fedproto_app.strategies.common.class_fit import (
     COUNTS,
     ClassFit,
     Classifier,
-    Fits,
     Fold,
     clusters_in,
     packed,
@@ -73,14 +72,14 @@ class SumsMemory(NamedTuple):
 
 class ClassesContext(VectorsContext):
     """guessed: the unlabelled train vectors with the classes that the last round's models predict,
-    or None in a round without guesses. validation: the validation samples, with their sums if the
-    clients also learn from them."""
+    or None in a round without guesses. validation: the validation samples if the clients also learn
+    from them, else None."""
 
     def __init__(
         self,
         vectors: LabelledVectors,
         guessed: LabelledVectors | None,
-        validation: Fold,
+        validation: LabelledVectors | None,
     ) -> None:
         super().__init__(vectors)
         self.guessed, self.validation = guessed, validation
@@ -131,50 +130,59 @@ class AnalyticClassesLearner(
             guessed = LabelledVectors(features, labels, present * has_model.unsqueeze(1))
         stages = torch.tensor(samples.trained_stages, device=self.task.device) + 1
         stages = stages.maximum(cohort.memory.stages)
-        return ClassesContext(vectors, guessed, self._validation(cohort, stages))
+        learned = self._validation(cohort, stages) if self._learns_validation else None
+        return ClassesContext(vectors, guessed, learned)
 
-    def _validation(self, cohort: Cohort, stages: Tensor) -> Fold:
-        """Return the validation samples of each client's first `stages` stages."""
-        if not self._learns_validation:
-            return Fold(self.task.validation_vectors(cohort.parameters, cohort.samples), None)
-        vectors = self.task.validation_vectors(cohort.parameters, cohort.samples, stages)
-        return Fold(vectors, class_sums(vectors, self._classes))
+    def _validation(self, cohort: Cohort, stages: Tensor) -> LabelledVectors:
+        """Return the validation samples, of each client's first `stages` stages if it learns from
+        them."""
+        of_stages = stages if self._learns_validation else None
+        return self.task.validation_vectors(cohort.parameters, cohort.samples, of_stages)
+
+    def _with(self, validation: LabelledVectors | None, sums: ClassSums) -> ClassSums:
+        """Return the sums with those of the validation samples, if clients learn from these."""
+        if validation is None or not self._learns_validation:
+            return sums
+        return sums.plus(class_sums(validation, self._classes))
 
     def _folds(
-        self, cohort: Cohort, validation: Fold, train: LabelledVectors | None = None
+        self, cohort: Cohort, validation: LabelledVectors, train: LabelledVectors | None = None
     ) -> list[Fold]:
         """Return the validation samples, and parts of the train samples of clients with few.
 
         train: the vectors of this round's train samples. None: encode them if they are needed.
         """
-        few = validation.vectors.present.sum(dim=1) < ENOUGH
-        stages = torch.tensor(cohort.samples.trained_stages, device=few.device)
-        judge = few & (stages < cohort.memory.stages)  # the sums hold this stage's samples
-        if validation.sums is None or not judge.any():
-            return [validation]
+        first = Fold(validation, in_sums=self._learns_validation)
+        stages = torch.tensor(cohort.samples.trained_stages, device=validation.present.device)
+        # An older stage may have been missed, so that the sums do not hold it.
+        few = (validation.present.sum(dim=1) < ENOUGH) & (stages == cohort.memory.stages - 1)
+        if not self._learns_validation or not few.any():
+            return [first]
         if train is None:
             train = self.task.train_vectors(cohort.parameters, cohort.samples)
-        present = train.present * judge.unsqueeze(1)
-        # Samples in the order of their classes are dealt in turn, so each part has all classes.
-        by_class = (train.labels + self._classes * (present == 0)).argsort(dim=1, stable=True)
-        part = by_class.argsort(dim=1) % TRAIN_FOLDS
-        parts = [
-            train._replace(present=present * (part == number)) for number in range(TRAIN_FOLDS)
-        ]
-        return [
-            validation,
-            *(Fold(vectors, class_sums(vectors, self._classes)) for vectors in parts),
-        ]
+        present = train.present * few.unsqueeze(1)
+        # Samples are dealt class by class, so that each part gets its share of every class.
+        order = (train.labels + self._classes * (present == 0)).argsort(dim=1, stable=True)
+        clients, folds = torch.arange(len(order), device=order.device).unsqueeze(1), [first]
+        for number in range(TRAIN_FOLDS):
+            rows = clients, order[:, number::TRAIN_FOLDS]
+            part = LabelledVectors(train.features[rows], train.labels[rows], present[rows])
+            folds.append(Fold(part, in_sums=True))
+        return folds
 
     def conclude(self, cohort: Cohort, context: ClassesContext) -> dict[str, Tensor]:
         """Take in new stages and fit the client's own classifier, which is final if the client
         shares nothing."""
-        sums, folds, shares = self._taken_in(cohort, context), [context.validation], True
-        if self.section.sharing == "none":  # then clients are evaluated in the same message
+        sums, validation = self._taken_in(cohort, context), context.validation
+        plain, folds = self.section.sharing != "none", []
+        if not plain:  # then clients are evaluated in the same message
             cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
-            folds, shares = self._folds(cohort, context.validation, context.vectors), False
-        fits = self._fit.alone(context.validation.added_to(sums), folds, plain=shares)
-        _set_heads(cohort, fits)
+            judges = self._validation(cohort, cohort.memory.stages)
+            folds = self._folds(cohort, judges, context.vectors)
+        elif validation is not None:
+            folds = [Fold(validation, in_sums=True)]
+        fits = self._fit.alone(self._with(validation, sums), folds, plain=plain)
+        _set_heads(cohort, fits.final, fits.judged[0] if folds else fits.final)
         scores = self.task.predict(cohort.parameters, context.vectors.features)
         _, labels, present = context.vectors
         return {"total": log_loss(scores.double(), labels, present)}
@@ -183,7 +191,7 @@ class AnalyticClassesLearner(
         if self.section.sharing == "none":
             return Contribution()
         sums = unpacked(cohort.memory.sums)
-        sums = context.validation.added_to(sums)
+        sums = self._with(context.validation, sums)
         return Contribution(sent_sums(packed(sums), masked=self.training.masked))
 
     def sums_bound(self, cohort: Cohort) -> tuple[float, list[int]]:
@@ -202,18 +210,18 @@ class AnalyticClassesLearner(
         cohort.samples = self.task.tests_encoded(cohort.parameters, cohort.samples)
         validation = self._validation(cohort, cohort.memory.stages)
         if self.section.sharing == "federated":
-            judged = self._of_all_judged(of_all, total, validation.sums, cohort)
-            _set_heads(cohort, Fits(of_all, [judged]))  # the same for all clients
+            judged = self._of_all_judged(of_all, total, validation, cohort)
+            _set_heads(cohort, of_all, judged)  # the same for all clients
         else:
             fits = self._fit.personal(
-                validation.added_to(unpacked(cohort.memory.sums)),
+                self._with(validation, unpacked(cohort.memory.sums)),
                 total,
                 self._folds(cohort, validation),
                 own=scatter_in(guidance, total),
                 clusters=clusters_in(guidance, cohort.names, total),
                 shares=cohort.shares,
             )
-            _set_heads(cohort, fits)
+            _set_heads(cohort, fits.final, fits.judged[0])  # the first fold: validation samples
         return list(range(len(cohort.names)))
 
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
@@ -223,15 +231,17 @@ class AnalyticClassesLearner(
         """
         final = cohort.parameters[HEAD + "weight"], cohort.parameters[HEAD + "bias"]
         judged = cohort.memory.judged["weight"], cohort.memory.judged["bias"]
-        metrics = self._metrics(cohort, Fits(final, [judged]))
+        metrics = self._metrics(cohort, final, judged)
         total = total_in(guidance, self.task.device)
         if total is None or (of_all := self._fit.of_all(total)) is None:
             return metrics
-        held_out = self._validation(cohort, cohort.memory.stages).sums
-        judged_of_all = self._of_all_judged(of_all, total, held_out, cohort)
-        return metrics | of_shared(self._metrics(cohort, Fits(of_all, [judged_of_all])))
+        validation = self._validation(cohort, cohort.memory.stages)
+        judged_of_all = self._of_all_judged(of_all, total, validation, cohort)
+        return metrics | of_shared(self._metrics(cohort, of_all, judged_of_all))
 
-    def _metrics(self, cohort: Cohort, fits: Fits) -> dict[Metric, list[float]]:
+    def _metrics(
+        self, cohort: Cohort, final: Classifier, judged: Classifier
+    ) -> dict[Metric, list[float]]:
         """Return the final classifiers' metrics, but the validation error of the judged ones."""
         clients = len(cohort.names)
 
@@ -243,16 +253,18 @@ class AnalyticClassesLearner(
             heads = {HEAD + "weight": weight, HEAD + "bias": bias}
             return self.task.evaluate({**cohort.parameters, **heads}, cohort.samples)
 
-        metrics, error = metrics_of(fits.final), Metric(self.task.metrics.validation.metric.name)
+        metrics, error = metrics_of(final), Metric(self.task.metrics.validation.metric.name)
         if error in metrics and self._learns_validation:
-            metrics[error] = metrics_of(fits.judged[0])[error]
+            metrics[error] = metrics_of(judged)[error]
         return metrics
 
     def _of_all_judged(
-        self, of_all: Classifier, total: ClassSums, held_out: ClassSums | None, cohort: Cohort
+        self, of_all: Classifier, total: ClassSums, validation: LabelledVectors, cohort: Cohort
     ) -> Classifier:
-        if held_out is None:
+        """Return the classifiers of all samples but each client's validation samples."""
+        if not self._learns_validation or not validation.present.any():
             return of_all
+        held_out = class_sums(validation, self._classes)
         return self._fit.of_all_judged(total, held_out, cohort.shares)
 
     def _taken_in(self, cohort: Cohort, context: ClassesContext) -> ClassSums:
@@ -276,11 +288,11 @@ class AnalyticClassesLearner(
         return sums_so_far
 
 
-def _set_heads(cohort: Cohort, fits: Fits) -> None:
+def _set_heads(cohort: Cohort, final: Classifier, judged: Classifier) -> None:
     """Set the clients' heads, and the heads that validation samples judge."""
-    for name, final, judged in zip(("weight", "bias"), fits.final, fits.judged[0], strict=True):
-        cohort.parameters[HEAD + name].copy_(final)
-        cohort.memory.judged[name].copy_(judged)
+    for name, head, judged_head in zip(("weight", "bias"), final, judged, strict=True):
+        cohort.parameters[HEAD + name].copy_(head)
+        cohort.memory.judged[name].copy_(judged_head)
 
 
 def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:

@@ -25,7 +25,8 @@ Around common means, these differences would count as noise, so the covariance i
 each client's own means.
 
 What holds for all clients can still be wrong for one of them. So its log-probabilities are mixed
-with those of the classifier fitted to its own sums alone, and the same samples weigh the shares.
+with those of the classifier fitted to its own sums alone, and the same samples weigh the shares. A
+client with very few samples does without, because such a classifier can be sure of anything.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.class_gaussian import (
     ClassSums,
     LabelledVectors,
-    OfClasses,
     OwnScatter,
     around_own_means,
     class_means,
+    class_sums,
     directions,
     discriminant,
     lean_evidence,
@@ -76,7 +77,8 @@ SHRUNK = (1.0, 0.5, 0.25)  # factors of the log-likelihoods. Each candidate exis
 PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the client's counts
 ETA = 0.3  # power of the likelihoods that weigh candidates. 1: as if samples were independent
 SHARES_ALONE = (0.0, 0.1, 0.25, 0.5, 1.0)  # of the classifier fitted to the client's own sums
-ODDS_ALONE = 1e6  # prior odds against using that classifier alone
+ODDS_ALONE = 63.0  # prior odds against a share of 1. Against a share s they are 63 to the power s
+LEAST_JUDGING = 10  # samples beyond the first of each class, with fewer of which the share is 0
 
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
 
@@ -99,25 +101,23 @@ class ClassPool(NamedTuple):
 class Fold(NamedTuple):
     """Labelled samples of K clients that judge classifiers.
 
-    sums: the sums of these samples. Classifiers that they judge are fitted without them. None if
-    the clients' sums and the totals do not hold these samples, so that nothing needs subtracting.
+    in_sums: whether the clients' sums and the totals hold these samples. If so, classifiers that
+    the samples judge are fitted without them.
     """
 
     vectors: LabelledVectors
-    sums: ClassSums | None
+    in_sums: bool
 
     def of_client(self, row: int) -> Fold:
         """Return the samples of one of K clients, [1, …]."""
         vectors = LabelledVectors(*(part[row : row + 1] for part in self.vectors))
-        return Fold(vectors, None if self.sums is None else self.sums.of_client(row))
+        return self._replace(vectors=vectors)
 
-    def added_to(self, sums: ClassSums) -> ClassSums:
-        """Return the clients' sums [K, …] with those of the fold, if it has any."""
-        return sums if self.sums is None else sums.plus(self.sums)
-
-    def less_from(self, sums: ClassSums) -> ClassSums:
-        """Return the clients' sums [K, …] without those of the fold, if it has any."""
-        return sums if self.sums is None else sums.less(self.sums)
+    def removed_from(self, sums: ClassSums) -> ClassSums | None:
+        """Return the samples' sums that these sums [K, …] hold, or None if they hold none."""
+        if not self.in_sums or not self.vectors.present.any():
+            return None
+        return class_sums(self.vectors, sums.counts.shape[-1])
 
 
 class Fits(NamedTuple):
@@ -279,14 +279,18 @@ class ClassFit:
     def alone(self, sums: ClassSums, folds: Sequence[Fold], *, plain: bool = False) -> Fits:
         """Return, for each client, the classifier fitted to its own sums alone.
 
-        folds: see `personal`. plain: whether to make only the candidate with the plain penalty,
-        which needs no weights.
+        folds: see `personal`. plain: whether to make only the candidate with the plain penalty.
         """
-        final = self._alone(sums, plain)
-        judged = [
-            final if fold.sums is None else self._alone(sums.less(fold.sums), plain)
-            for fold in folds
-        ]
+        return _all_clients(
+            self._weighed_alone(sums.of_client(row), [fold.of_client(row) for fold in folds], plain)
+            for row in range(len(sums.counts))
+        )
+
+    def _weighed_alone(self, sums: ClassSums, folds: Sequence[Fold], plain: bool) -> Fits:
+        final, judged = self._alone(sums, plain), []
+        for fold in folds:
+            removed = fold.removed_from(sums)
+            judged.append(final if removed is None else self._alone(sums.less(removed), plain))
         return _weighed(final, judged, sums.counts.new_zeros(len(final)), folds)
 
     def _alone(self, sums: ClassSums, plain: bool) -> list[Classifier]:
@@ -316,44 +320,25 @@ class ClassFit:
         client's clusters. shares: for each client, the fraction of its sums that the total holds,
         or () if the total holds all sums.
         """
-        together = self._together(sums, total, folds, own, clusters, shares)
-        alone = self.alone(sums, folds)
-        remaining = [fold.less_from(sums).counts for fold in folds]
-        final = _mixtures(together.final, alone.final, sums.counts)
-        judged = list(map(_mixtures, together.judged, alone.judged, remaining))
-        prior = sums.counts.new_tensor(SHARES_ALONE) * -math.log(ODDS_ALONE)
-        return _weighed(final, judged, prior, folds)
-
-    def _together(
-        self,
-        sums: ClassSums,
-        total: ClassSums,
-        folds: Sequence[Fold],
-        own: OwnScatter | None,
-        clusters: Sequence[ClassPool],
-        shares: Sequence[float],
-    ) -> Fits:
-        """Return the mean of the candidates whose class means lean to the pools (`personal`)."""
         own = own if own is not None and self._means_differ(total, own) else None
         spread = total if own is None else around_own_means(total, own)
-        roots = self._roots(spread, PENALTIES)
-        fits = []
-        for row, share in enumerate(_of_clients(shares, sums)):  # all candidates need much memory
-            mine = sums.of_client(row)
+        roots, fits = self._roots(spread, PENALTIES), []
+        # All clients' candidates at once would need much memory.
+        for row, share in enumerate(_of_clients(shares, sums)):
+            mine, of_row = sums.of_client(row), [fold.of_client(row) for fold in folds]
             pools = [ClassPool(total.moment, total.counts), *(p.of_client(row) for p in clusters)]
-            final, evidence = self._leaning(mine, spread, roots, pools, share)
-            of_row, judged = [fold.of_client(row) for fold in folds], []
-            for _, out in of_row:
-                judged.append(
-                    final
-                    if out is None or not out.counts.any()
-                    else self._leaning_without(out, mine, total, own, pools, share)
-                )
-            fits.append(_weighed(final, judged, evidence, of_row))
-        return Fits(
-            _joined(fit.final for fit in fits),
-            [_joined(fit.judged[number] for fit in fits) for number in range(len(folds))],
-        )
+            final = self._leaning(mine, spread, roots, pools)
+            evidence, judged = self._evidence(mine, spread, pools, share), []
+            for fold in of_row:
+                if (removed := fold.removed_from(mine)) is None:
+                    judged.append(final)
+                    continue
+                args = removed, mine, total, own, pools, share
+                judged.append(self._leaning_without(*args))
+            together = _weighed(final, judged, ETA * evidence, of_row)
+            alone = self._weighed_alone(mine, of_row, plain=False)
+            fits.append(_mixed(together, alone, mine, of_row))
+        return _all_clients(fits)
 
     def _leaning_without(
         self,
@@ -370,8 +355,7 @@ class ClassFit:
             before, after = own_scatter(sums), own_scatter(remaining)
             spread = around_own_means(spread, own.less(before, share).less(after, -share))
         reduced = [ClassPool(*without(pool, removed, share)) for pool in pools]
-        roots = self._roots(spread, PENALTIES)
-        return self._leaning(remaining, spread, roots, reduced, share)[0]
+        return self._leaning(remaining, spread, self._roots(spread, PENALTIES), reduced)
 
     def _means_differ(self, total: ClassSums, own: OwnScatter) -> bool:
         """Return whether clients' means of a class differ in the features that never change."""
@@ -386,54 +370,48 @@ class ClassFit:
         spread: ClassSums,
         roots: Mapping[float, Tensor],
         pools: Sequence[ClassPool],
-        share: float,
-    ) -> tuple[list[Classifier], Tensor]:
-        """Return one client's candidates whose class means lean to these pools, and the evidence.
+    ) -> list[Classifier]:
+        """Return one client's candidates whose class means lean to these pools.
 
-        roots: the `precision_factors` of the spread for `PENALTIES`. The first pool holds
-        all clients. The evidence for each candidate is logarithmic, [candidates].
+        roots: the `precision_factors` of the spread for `PENALTIES`. The first pool holds all
+        clients.
         """
         _, moment, counts = sums
-        frequent = frequencies(counts, pools[0].counts)
-        candidates, evidence = [], []
+        frequent, candidates = frequencies(counts, pools[0].counts), []
         for pool in pools:
             pool_means, has = class_means(pool.moment, pool.counts), (pool.counts > 0).double()
-            likely = self._evidence((moment, counts), spread, pool, pools[0], share)
-            for lean_weight, (lean, factors) in zip(likely, LEANS, strict=True):
+            for lean, factors in LEANS:
                 weight = lean * has
                 leant = moment + weight.unsqueeze(-1) * pool_means
                 means = class_means(leant, counts + weight)
                 some = {factor: roots[factor] for factor in factors}
-                of_lean = self._candidates(spread, some, means, frequent, SHRUNK)
-                candidates += of_lean
-                evidence += [lean_weight] * len(of_lean)
-        return candidates, torch.cat(evidence)
+                candidates += self._candidates(spread, some, means, frequent, SHRUNK)
+        return candidates
 
     def _evidence(
-        self,
-        sums: OfClasses,
-        spread: ClassSums,
-        pool: ClassPool,
-        total: ClassPool,
-        share: float,
-    ) -> list[Tensor]:
-        """Return the log evidence for each lean, [1]. It is 0 if all features can change."""
-        first, (moment, counts) = self._steady_from, sums
+        self, sums: ClassSums, spread: ClassSums, pools: Sequence[ClassPool], share: float
+    ) -> Tensor:
+        """Return the log evidence for each of `_leaning`, which is 0 if all features can change."""
+        first, (_, moment, counts) = self._steady_from, sums
+        of_lean = [len(factors) * len(SHRUNK) for _, factors in LEANS]
         spread = spread.features_from(first)
         if not spread.moment.shape[-1]:
-            return [counts.new_zeros(len(counts))] * len(LEANS)
-        pooled_moment, pooled_counts = share * moment, share * counts
-        # A class that no other client of the cluster has is compared with the total instead.
-        shared = pool.counts - pooled_counts > 0.5
-        reference = pool.moment.where(shared.unsqueeze(-1), total.moment)
-        remainder = (
-            (reference - pooled_moment)[..., first:],
-            pool.counts.where(shared, total.counts) - pooled_counts,
-        )
-        steady, count = moment[..., first:], directions(spread)
-        return [
-            lean_evidence((steady, counts), remainder, spread, lean, count) for lean, _ in LEANS
-        ]
+            return counts.new_zeros(len(pools) * sum(of_lean))
+        pooled_moment, pooled_counts, count = share * moment, share * counts, directions(spread)
+        logs = []
+        for pool in pools:
+            # A class that no other client of the cluster has is compared with the total instead.
+            shared = pool.counts - pooled_counts > 0.5
+            reference = pool.moment.where(shared.unsqueeze(-1), pools[0].moment)
+            remainder = (
+                (reference - pooled_moment)[..., first:],
+                pool.counts.where(shared, pools[0].counts) - pooled_counts,
+            )
+            for (lean, _), candidates in zip(LEANS, of_lean, strict=True):
+                local = moment[..., first:], counts
+                log = lean_evidence(local, remainder, spread, lean, count)
+                logs.append(log.expand(candidates))
+        return torch.cat(logs)
 
     def prior(self, counts: Tensor) -> Tensor:
         """Return the log prior […, C], in proportion to these counts or equal for all classes."""
@@ -476,50 +454,71 @@ def _joined(classifiers: Iterable[Classifier]) -> Classifier:
     return weight, bias
 
 
-def _completed(alone: Classifier, together: Classifier, counts: Tensor) -> Classifier:
-    """Return `alone`, with the columns of `together` for classes that a client lacks.
-
-    counts: the clients' class counts [K, C]. Log-probabilities are known up to a constant, so those
-    of `alone` are shifted to have the same mean as those of `together` over the client's classes.
-    """
-    has = (counts > 0).double()
-    number = has.sum(dim=1, keepdim=True).clamp(min=1)
-    weight, bias = (
-        torch.where(
-            held > 0, mine + (held * (other - mine)).sum(dim=-1, keepdim=True) / classes, other
-        )
-        for mine, other, held, classes in zip(
-            alone, together, (has[:, None], has), (number[:, None], number), strict=True
-        )
-    )
-    return weight, bias
-
-
-def _mixtures(together: Classifier, alone: Classifier, counts: Tensor) -> list[Classifier]:
-    """Return a classifier for each of `SHARES_ALONE`. counts: see `_completed`."""
-    alone = _completed(alone, together, counts)
-    return [
-        (share * alone[0] + (1 - share) * together[0], share * alone[1] + (1 - share) * together[1])
-        for share in SHARES_ALONE
-    ]
+def _all_clients(fits: Iterable[Fits]) -> Fits:
+    """Join the fits of single clients along the axis of K clients."""
+    finals, judged = zip(*fits, strict=True)
+    return Fits(_joined(finals), [_joined(of_fold) for of_fold in zip(*judged, strict=True)])
 
 
 def _weighed(
     final: Sequence[Classifier],
     judged: Sequence[Sequence[Classifier]],
-    evidence: Tensor,
+    prior: Tensor,
     folds: Sequence[Fold],
 ) -> Fits:
-    """Return the means of candidates, weighed by the evidence and the likelihood of all folds.
+    """Return the means of one client's candidates, weighed by prior and likelihood of all folds.
 
-    judged: for each fold, the candidates fitted without its samples. evidence: the logarithmic
-    evidence for each candidate, [candidates] or [K, candidates].
+    judged: for each fold, the candidates fitted without its samples. prior: the logarithms of the
+    weights before these samples are seen, [candidates].
     """
-    weights = ETA * evidence.expand(len(final[0][0]), -1)
+    weights = prior.unsqueeze(0)
     for fold, candidates in zip(folds, judged, strict=True):
-        weights = weights + ETA * torch.stack(_log_likelihoods(fold.vectors, candidates), dim=1)
+        scores = (_scores(fold.vectors, candidate) for candidate in candidates)
+        weights = weights + ETA * _log_likelihoods(fold.vectors, scores)
     weights = weights.softmax(dim=1)
     return Fits(_mean(final, weights), [_mean(candidates, weights) for candidates in judged])
+
+
+def _mixed(together: Fits, alone: Fits, sums: ClassSums, folds: Sequence[Fold]) -> Fits:
+    """Return the mean of one client's mixtures, with each of `SHARES_ALONE`, of its classifiers.
+
+    sums: the client's sums. Samples of the folds weigh the mixtures.
+    """
+    judging = sum(float(fold.vectors.present.sum()) for fold in folds)
+    if judging - float((sums.counts > 0).sum()) < LEAST_JUDGING:
+        return together
+    shares = sums.counts.new_tensor(SHARES_ALONE)
+    weights, judged = -math.log(ODDS_ALONE) * shares.unsqueeze(0), []
+    for fold, both, own in zip(folds, together.judged, alone.judged, strict=True):
+        removed = fold.removed_from(sums)
+        remaining = sums if removed is None else sums.less(removed)
+        judged.append((both, _completed(own, both, remaining.counts)))
+        of_both, of_own = (_scores(fold.vectors, classifier) for classifier in judged[-1])
+        mixtures = [torch.lerp(of_both, of_own, share) for share in shares]
+        weights = weights + ETA * _log_likelihoods(fold.vectors, mixtures)
+    share = weights.softmax(dim=1) @ shares
+    final = _mixture(together.final, _completed(alone.final, together.final, sums.counts), share)
+    return Fits(final, [_mixture(*pair, share) for pair in judged])
+
+
+def _mixture(together: Classifier, alone: Classifier, share: Tensor) -> Classifier:
+    weight, bias = (torch.lerp(*parts, share) for parts in zip(together, alone, strict=True))
+    return weight, bias
+
+
+def _completed(alone: Classifier, together: Classifier, counts: Tensor) -> Classifier:
+    """Return `alone`, with the columns of `together` for classes that the client lacks.
+
+    counts: the class counts [1, C] that `alone` is fitted to. Log-probabilities are known up to a
+    constant, so those of `alone` are shifted to have the same mean as those of `together` over the
+    client's classes.
+    """
+    has, number = (counts > 0).double(), (counts > 0).sum().clamp(min=1)
+    weight, bias = (
+        torch.where(has > 0, mine + (has * (both - mine)).sum(dim=-1, keepdim=True) / number, both)
+        for mine, both in zip(alone, together, strict=True)
+    )
+    return weight, bias
 
 
 def _mean(candidates: Sequence[Classifier], weights: Tensor) -> Classifier:
@@ -531,14 +530,14 @@ def _mean(candidates: Sequence[Classifier], weights: Tensor) -> Classifier:
     return mean_weight, mean_bias
 
 
-def _log_likelihoods(
-    validation: LabelledVectors, classifiers: Sequence[Classifier]
-) -> list[Tensor]:
-    """Return, for each classifier, the log-likelihood of each client's validation samples, [K]."""
-    features, labels, present = validation.features.double(), validation.labels, validation.present
-    count = present.double().sum(dim=1)
-    losses = [
-        log_loss(features @ weight + bias.unsqueeze(1), labels, present)
-        for weight, bias in classifiers
-    ]
-    return [-count * loss.nan_to_num(nan=1e9, posinf=1e9) for loss in losses]
+def _scores(vectors: LabelledVectors, classifier: Classifier) -> Tensor:
+    """Return the log-probabilities [K, n, C] of these vectors, up to a constant for each."""
+    weight, bias = classifier
+    return vectors.features.double() @ weight + bias.unsqueeze(1)
+
+
+def _log_likelihoods(samples: LabelledVectors, scores: Iterable[Tensor]) -> Tensor:
+    """Return each client's log-likelihood of these samples for each of the scores, [K, scores]."""
+    _, labels, present = samples
+    losses = torch.stack([log_loss(each, labels, present) for each in scores], dim=1)
+    return -present.double().sum(dim=1, keepdim=True) * losses.nan_to_num(nan=1e9, posinf=1e9)
