@@ -314,8 +314,8 @@ class ClassFit:
     ) -> Fits:
         """Return the classifiers of K clients, fitted to their own sums and all clients' sums.
 
-        sums: what the clients sent, which the total and the clusters hold. folds: parts of the
-        clients' samples, which judge candidates that are fitted without them. own: the scatter over
+        sums: what the clients sent, which the total and the clusters hold. folds: samples of the
+        clients that judge candidates, in any number of parts. own: the scatter over
         all clients around their own class means, if available. clusters: further pools, from each
         client's clusters. shares: for each client, the fraction of its sums that the total holds,
         or () if the total holds all sums.
@@ -330,11 +330,12 @@ class ClassFit:
             final = self._leaning(mine, spread, roots, pools)
             evidence, judged = self._evidence(mine, spread, pools, share), []
             for fold in of_row:
-                if (removed := fold.removed_from(mine)) is None:
-                    judged.append(final)
-                    continue
-                args = removed, mine, total, own, pools, share
-                judged.append(self._leaning_without(*args))
+                removed = fold.removed_from(mine)
+                judged.append(
+                    final
+                    if removed is None
+                    else self._leaning_without(removed, mine, total, own, pools, share)
+                )
             together = _weighed(final, judged, ETA * evidence, of_row)
             alone = self._weighed_alone(mine, of_row, plain=False)
             fits.append(_mixed(together, alone, mine, of_row))
