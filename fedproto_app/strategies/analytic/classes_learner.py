@@ -140,7 +140,7 @@ class AnalyticClassesLearner(
         return self.task.validation_vectors(cohort.parameters, cohort.samples, of_stages)
 
     def _with(self, validation: LabelledVectors | None, sums: ClassSums) -> ClassSums:
-        """Return the sums with those of the validation samples, if clients learn from these."""
+        """Return the sums, to which validation samples are added if clients learn from them."""
         if validation is None or not self._learns_validation:
             return sums
         return sums.plus(class_sums(validation, self._classes))
@@ -155,12 +155,12 @@ class AnalyticClassesLearner(
         first = Fold(validation, in_sums=self._learns_validation)
         stages = torch.tensor(cohort.samples.trained_stages, device=validation.present.device)
         # An older stage may have been missed, so that the sums do not hold it.
-        few = (validation.present.sum(dim=1) < ENOUGH) & (stages == cohort.memory.stages - 1)
-        if not self._learns_validation or not few.any():
+        judging = (validation.present.sum(dim=1) < ENOUGH) & (stages == cohort.memory.stages - 1)
+        if not self._learns_validation or not judging.any():
             return [first]
         if train is None:
             train = self.task.train_vectors(cohort.parameters, cohort.samples)
-        present = train.present * few.unsqueeze(1)
+        present = train.present * judging.unsqueeze(1)
         # Samples are dealt class by class, so that each part gets its share of every class.
         order = (train.labels + self._classes * (present == 0)).argsort(dim=1, stable=True)
         clients, folds = torch.arange(len(order), device=order.device).unsqueeze(1), [first]

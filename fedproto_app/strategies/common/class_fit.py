@@ -6,8 +6,8 @@ client's class frequencies. A client has too few samples to choose the mixing we
 penalty, so the classifier is the weighted mean of many candidates' log-probabilities. Each
 candidate assumes a certain difference between the client's means and the pooled ones. Its weight is
 the likelihood of the client's class sums under this assumption, times the likelihood of the samples
-that judge it. Samples of a client resemble each other, so both likelihoods count less than those of
-independent samples (`ETA`).
+that judge it. Samples of a client resemble each other, so both likelihoods count less than if the
+samples were independent (`ETA`).
 
 Covariances of hundreds of features, estimated from few samples, make differences of log-likelihoods
 between classes too large. Such a classifier is too sure of itself, and where classes overlap it
@@ -24,9 +24,10 @@ Clients' means of a class may differ by more than chance, as where sites use cod
 Around common means, these differences would count as noise, so the covariance is then taken around
 each client's own means.
 
-What holds for all clients can still be wrong for one of them. So its log-probabilities are mixed
-with those of the classifier fitted to its own sums alone, and the same samples weigh the shares. A
-client with very few samples does without, because such a classifier can be sure of anything.
+What holds for all clients can still be wrong for one of them. So a client mixes in the
+log-probabilities of a classifier fitted to its own sums alone, and the same samples weigh the
+shares. A client with very few samples does without, because such a classifier can be sure of
+anything.
 """
 
 from __future__ import annotations
@@ -490,12 +491,13 @@ def _mixed(together: Fits, alone: Fits, sums: ClassSums, folds: Sequence[Fold]) 
         return together
     shares = sums.counts.new_tensor(SHARES_ALONE)
     weights, judged = -math.log(ODDS_ALONE) * shares.unsqueeze(0), []
-    for fold, both, own in zip(folds, together.judged, alone.judged, strict=True):
+    for fold, first, second in zip(folds, together.judged, alone.judged, strict=True):
         removed = fold.removed_from(sums)
         remaining = sums if removed is None else sums.less(removed)
-        judged.append((both, _completed(own, both, remaining.counts)))
-        of_both, of_own = (_scores(fold.vectors, classifier) for classifier in judged[-1])
-        mixtures = [torch.lerp(of_both, of_own, share) for share in shares]
+        pair = first, _completed(second, first, remaining.counts)
+        judged.append(pair)
+        scores, alone_scores = (_scores(fold.vectors, classifier) for classifier in pair)
+        mixtures = [torch.lerp(scores, alone_scores, share) for share in shares]
         weights = weights + ETA * _log_likelihoods(fold.vectors, mixtures)
     share = weights.softmax(dim=1) @ shares
     final = _mixture(together.final, _completed(alone.final, together.final, sums.counts), share)
@@ -510,14 +512,13 @@ def _mixture(together: Classifier, alone: Classifier, share: Tensor) -> Classifi
 def _completed(alone: Classifier, together: Classifier, counts: Tensor) -> Classifier:
     """Return `alone`, with the columns of `together` for classes that the client lacks.
 
-    counts: the class counts [1, C] that `alone` is fitted to. Log-probabilities are known up to a
-    constant, so those of `alone` are shifted to have the same mean as those of `together` over the
-    client's classes.
+    counts: the class counts [1, C] that `alone` is fitted to. A classifier gives log-probabilities
+    up to a constant, so `alone` is shifted until both have the same mean over the client's classes.
     """
     has, number = (counts > 0).double(), (counts > 0).sum().clamp(min=1)
     weight, bias = (
-        torch.where(has > 0, mine + (has * (both - mine)).sum(dim=-1, keepdim=True) / number, both)
-        for mine, both in zip(alone, together, strict=True)
+        torch.where(has > 0, mine + (has * (other - mine)).sum(-1, keepdim=True) / number, other)
+        for mine, other in zip(alone, together, strict=True)
     )
     return weight, bias
 
@@ -540,5 +541,5 @@ def _scores(vectors: LabelledVectors, classifier: Classifier) -> Tensor:
 def _log_likelihoods(samples: LabelledVectors, scores: Iterable[Tensor]) -> Tensor:
     """Return each client's log-likelihood of these samples for each of the scores, [K, scores]."""
     _, labels, present = samples
-    losses = torch.stack([log_loss(each, labels, present) for each in scores], dim=1)
+    losses = torch.stack([log_loss(logits, labels, present) for logits in scores], dim=1)
     return -present.double().sum(dim=1, keepdim=True) * losses.nan_to_num(nan=1e9, posinf=1e9)
