@@ -346,8 +346,8 @@ def test_judged_candidates_never_saw_the_validation_samples_and_the_final_saw_al
     elsewhere = [Fold(parts[1], in_sums=False)]
     for actual, expected in zip(fits.final, fits_of(known, known, elsewhere).final, strict=True):
         torch.testing.assert_close(actual, expected)
-    for judged, others in zip(fits.judged, ((0, 2), (0, 1)), strict=True):
-        without = class_sums(joined(*(parts[number] for number in others)), 2)
+    for judged, remaining in zip(fits.judged, ((0, 2), (0, 1)), strict=True):
+        without = class_sums(joined(*(parts[number] for number in remaining)), 2)
         for row in range(3):
             of_others = ClassSums(*(part.clone() for part in known))
             for part, others_part in zip(of_others, without, strict=True):
@@ -374,7 +374,7 @@ def test_a_client_without_a_class_takes_it_from_the_others_by_hand() -> None:
 def test_a_client_with_few_samples_does_not_use_its_own_classifier(
     samples: int, is_mixed: bool
 ) -> None:
-    """Each of two classes takes a sample to be known at all."""
+    """The first sample of each of two classes does not count."""
     vectors = LabelledVectors(*(part[:1] for part in random_vectors(0, samples)))
     sums, ours = class_sums(vectors, 2), (torch.zeros(1, 4, 2).double(), torch.zeros(1, 2).double())
     alone, folds = (ours[0] + torch.tensor([1.0, 2.0]), ours[1]), [Fold(vectors, in_sums=False)]
@@ -417,7 +417,7 @@ def test_parts_of_the_train_samples_judge_where_there_are_few_validation_samples
         _, *parts = learner._folds(cohort, validation)
         assert all(part.vectors.present[0].sum() == 0 for part in parts)
         assert all(part.vectors.present[1].sum() > 0 for part in parts)
-    # Neither do those of a client with enough validation samples.
+    # Neither do train samples of a client with enough validation samples.
     cohort.memory.stages[0] = taken_in
     several = validation._replace(present=torch.tensor([[1.0], [0.0]]) * validation.present)
     monkeypatch.setattr(classes_learner, "ENOUGH", int(several.present.sum(dim=1).max()))

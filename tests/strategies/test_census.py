@@ -248,8 +248,8 @@ def test_validation_samples_decide_how_much_a_client_relies_on_its_own_sums() ->
         way = from_alone - from_together
         return ((from_mixed - from_together) * way).sum(dim=1) / way.square().sum(dim=1)
 
-    nothing = validation._replace(present=torch.zeros(4, 40))
-    assert shares_alone(nothing, None).tolist() == [0.0] * 4
+    no_samples = validation._replace(present=torch.zeros(4, 40))
+    assert shares_alone(no_samples, None).tolist() == [0.0] * 4
     assert (shares_alone(validation, own) < 0.14).all()
     assert (shares_alone(validation, None) > 0.17).all()
 
