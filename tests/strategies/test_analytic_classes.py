@@ -420,7 +420,7 @@ def test_parts_of_the_train_samples_judge_where_there_are_few_validation_samples
     # Neither do train samples of a client with enough validation samples.
     cohort.memory.stages[0] = taken_in
     several = validation._replace(present=torch.tensor([[1.0], [0.0]]) * validation.present)
-    monkeypatch.setattr(classes_learner, "ENOUGH", int(several.present.sum(dim=1).max()))
+    monkeypatch.setattr(classes_learner, "ENOUGH_VALIDATION", int(several.present.sum(dim=1).max()))
     _, *parts = learner._folds(cohort, several)
     assert [sum(part.vectors.present[row].sum() for part in parts) > 0 for row in (0, 1)] == [
         False,

@@ -56,7 +56,7 @@ from fedproto_app.strategies.common.learner import Cohort, Contribution
 from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
-ENOUGH = 100  # validation samples with which a client needs no train samples to judge classifiers
+ENOUGH_VALIDATION = 100  # samples with which a client needs no train samples to judge classifiers
 TRAIN_FOLDS = 3  # parts of the train samples that judge classifiers fitted without them
 
 
@@ -155,7 +155,8 @@ class AnalyticClassesLearner(
         first = Fold(validation, in_sums=self._learns_validation)
         stages = torch.tensor(cohort.samples.trained_stages, device=validation.present.device)
         # An older stage may have been missed, so that the sums do not hold it.
-        judging = (validation.present.sum(dim=1) < ENOUGH) & (stages == cohort.memory.stages - 1)
+        few = validation.present.sum(dim=1) < ENOUGH_VALIDATION
+        judging = few & (stages == cohort.memory.stages - 1)
         if not self._learns_validation or not judging.any():
             return [first]
         if train is None:

@@ -79,7 +79,7 @@ PSEUDO = 1.0  # pseudo-samples with the overall class frequencies, added to the 
 ETA = 0.3  # power of the likelihoods that weigh candidates. 1: as if samples were independent
 SHARES_ALONE = (0.0, 0.1, 0.25, 0.5, 1.0)  # of the classifier fitted to the client's own sums
 ODDS_ALONE = 63.0  # prior odds against a share of 1. Against a share s they are 63 to the power s
-LEAST_JUDGING = 10  # samples beyond the first of each class, with fewer of which the share is 0
+LEAST_JUDGING = 10  # by how many judging samples must outnumber classes, or else the share is 0
 
 Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
 
