@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -72,7 +73,8 @@ def _cnn_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor)
 #
 # The stem is one 3×3 convolution without pooling. Its stride is 2 if the image's shorter side has
 # 64 pixels or more, so that 64×64 costs no more than 32×32. Otherwise the stride is 1. Four stages
-# of two basic blocks follow, then the mean over all pixels, which gives 512 values.
+# of two basic blocks follow, then the mean over all pixels. The stages have D/8, D/4, D/2 and D
+# channels, if D is the length of the representation. He et al. have D = 512.
 #
 # Group normalisation replaces batch normalisation, whose running statistics describe one client's
 # classes and mislead when they are averaged with other clients' (Hsieh et al. 2020, section 5). It
@@ -80,15 +82,17 @@ def _cnn_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor)
 #
 # Names are torchvision's, but with ``norm`` for ``bn``: ``layer1.0.conv1.weight``.
 
-STAGES = (64, 128, 256, 512)  # channels of each stage
+RESNET_STAGES = 4
 RESNET_BLOCKS = 2  # blocks per stage
-RESNET_GROUPS = 32  # groups of every norm, as in Wu and He 2018
-RESNET_WIDTH = STAGES[-1]  # length of the representation
+RESNET_GROUPS = 32  # groups of a norm, as in Wu and He 2018, if each group has two channels or more
+RESNET_MULTIPLE = 2**RESNET_STAGES  # D is a multiple, so that the first stage has two channels
 LARGE = 64  # if the shorter side has at least so many pixels, the stem has stride 2
 
 
-def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return one client's parameters: 11,168,832 values for images of three channels."""
+def resnet_parameters(
+    channels: int, representation_dim: int, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Return one client's parameters: 11,168,832 values with three channels and D = 512."""
     parameters: dict[str, Tensor] = {}
 
     def add(conv: str, norm: str, inputs: int, outputs: int, kernel: int) -> None:
@@ -97,9 +101,10 @@ def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Te
         for name, value in norm_parameters(outputs).items():
             parameters[f"{norm}.{name}"] = value
 
-    inputs = STAGES[0]
+    inputs = representation_dim // 2 ** (RESNET_STAGES - 1)
     add("conv1", "norm1", channels, inputs, 3)
-    for stage, outputs in enumerate(STAGES, start=1):
+    for stage in range(1, RESNET_STAGES + 1):
+        outputs = representation_dim // 2 ** (RESNET_STAGES - stage)
         for block in range(RESNET_BLOCKS):
             name = f"layer{stage}.{block}."
             add(name + "conv1", name + "norm1", inputs, outputs, 3)
@@ -111,7 +116,7 @@ def resnet_parameters(channels: int, generator: torch.Generator) -> dict[str, Te
 
 
 def resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """Return the representation: [K, B, C, H, W] → [K, B, 512].
+    """Return the representation: [K, B, C, H, W] → [K, B, D].
 
     parameters: `resnet_parameters` under the prefix. Runs client by client on every device.
     """
@@ -123,11 +128,12 @@ def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Te
         weight = parameters[f"{prefix}{conv}.weight"]
         scale, shift = parameters[f"{prefix}{norm}.weight"], parameters[f"{prefix}{norm}.bias"]
         features = conv2d(weight, features, stride=stride, padding=padding)
-        return group_norm(features, scale, shift, RESNET_GROUPS)
+        groups = math.gcd(RESNET_GROUPS, features.shape[2] // 2)
+        return group_norm(features, scale, shift, groups)
 
     stem_stride = 2 if min(inputs.shape[-2:]) >= LARGE else 1
     features = torch.relu(conv_norm("conv1", "norm1", inputs, stem_stride, 1))
-    for stage in range(1, len(STAGES) + 1):
+    for stage in range(1, RESNET_STAGES + 1):
         for block in range(RESNET_BLOCKS):
             name = f"layer{stage}.{block}."
             stride = 2 if stage > 1 and block == 0 else 1
@@ -163,16 +169,17 @@ class SmallCnnClassifier(LinearHeadModel):
 
 
 class ResNetClassifier(LinearHeadModel):
-    """ResNet-18 for images [K, B, C, H, W]. D is always 512."""
+    """ResNet-18 for images [K, B, C, H, W]. D is a multiple of 16. He et al. have 512."""
 
     never_negative = True
 
-    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
-        super().__init__(RESNET_WIDTH, classes)
+    def __init__(self, shape: tuple[int, ...], classes: int, representation_dim: int) -> None:
+        super().__init__(representation_dim, classes)
         self._shape = shape
 
     def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        return with_prefixes({ENCODER: resnet_parameters(self._shape[0], generator)})
+        drawn = resnet_parameters(self._shape[0], self.representation_dim, generator)
+        return with_prefixes({ENCODER: drawn})
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (images,) = inputs

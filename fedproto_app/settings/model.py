@@ -44,7 +44,8 @@ class ModelSettings(Section):
 
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = setting(
         256,
-        "length of the representation (d_r or d). ResNet-18 always has 512",
+        "length of the representation (d_r or d). ResNet-18 has 512 in He et al. Its stages "
+        "have d/8, d/4, d/2 and d channels",
     )
     image_encoder: Literal["small-cnn", "resnet18"] = setting("small-cnn", "encoder of images")
     width: Annotated[int, Field(ge=4, multiple_of=4)] = setting(

@@ -64,16 +64,16 @@ def small_reference(shape: tuple[int, int, int], width: int, dim: int) -> nn.Seq
 class Block(nn.Module):
     """A basic block with torchvision's names."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.norm1 = nn.GroupNorm(32, outputs)
+        self.norm1 = nn.GroupNorm(groups, outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm2 = nn.GroupNorm(32, outputs)
+        self.norm2 = nn.GroupNorm(groups, outputs)
         self.downsample: nn.Module = nn.Identity()
         if stride != 1:
             self.downsample = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(32, outputs)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(groups, outputs)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -81,12 +81,18 @@ class Block(nn.Module):
         return torch.relu(y + self.downsample(x))
 
 
-def resnet_reference(channels: int, stem_stride: int) -> nn.Sequential:
-    stages = [
-        nn.Sequential(Block(inputs, outputs, stride), Block(outputs, outputs, 1))
-        for inputs, outputs, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-    ]
-    stem = nn.Conv2d(channels, 64, 3, stem_stride, 1, bias=False), nn.GroupNorm(32, 64), nn.ReLU()
+def resnet_reference(
+    channels: int, stem_stride: int, first: int, groups: tuple[int, int, int, int]
+) -> nn.Sequential:
+    """first: the channels of the first stage. groups: the groups of each stage's norms."""
+    stages, inputs = [], first
+    for stage, count in enumerate(groups):
+        outputs, stride = first * 2**stage, 1 if stage == 0 else 2
+        blocks = Block(inputs, outputs, stride, count), Block(outputs, outputs, 1, count)
+        stages.append(nn.Sequential(*blocks))
+        inputs = outputs
+    conv = nn.Conv2d(channels, first, 3, stem_stride, 1, bias=False)
+    stem = conv, nn.GroupNorm(groups[0], first), nn.ReLU()
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
@@ -120,15 +126,23 @@ def test_the_small_cnn_equals_torch_for_every_client(
 
 
 @pytest.mark.parametrize(
-    ("clients", "shape", "stem_stride"),
-    [(2, (3, 32, 32), 1), (1, (3, 64, 64), 2), (2, (1, 8, 8), 1)],
+    ("clients", "shape", "stem_stride", "first", "groups"),
+    [
+        (2, (3, 32, 32), 1, 4, (2, 4, 8, 16)),
+        (1, (3, 64, 64), 2, 6, (1, 2, 4, 8)),
+        (2, (1, 8, 8), 1, 64, (32, 32, 32, 32)),
+    ],
 )
 def test_the_resnet_equals_torch_for_every_client(
-    clients: int, shape: tuple[int, int, int], stem_stride: int
+    clients: int,
+    shape: tuple[int, int, int],
+    stem_stride: int,
+    first: int,
+    groups: tuple[int, int, int, int],
 ) -> None:
-    parameters = clients_parameters(clients, partial(resnet_parameters, shape[0]))
-    inputs = images(clients, 2, shape)
-    make_reference = partial(resnet_reference, shape[0], stem_stride)
+    draw = partial(resnet_parameters, shape[0], 8 * first)
+    parameters, inputs = clients_parameters(clients, draw), images(clients, 2, shape)
+    make_reference = partial(resnet_reference, shape[0], stem_stride, first, groups)
 
     def close(ours: Tensor, torchs: Tensor) -> None:
         assert (ours - torchs).norm() <= 1e-4 * torchs.norm()
@@ -137,7 +151,7 @@ def test_the_resnet_equals_torch_for_every_client(
 
 
 def test_the_resnet_has_torchvisions_size_and_names() -> None:
-    parameters = resnet_parameters(3, seeded())
+    parameters = resnet_parameters(3, 512, seeded())
     assert sum(value.numel() for value in parameters.values()) == 11_168_832
     blocks = [f"layer{stage}.{block}." for stage in (1, 2, 3, 4) for block in (0, 1)]
     expected = {"conv1", "norm1"}
@@ -168,7 +182,7 @@ def test_a_norm_needs_no_batch() -> None:
     ("encoder", "draw", "bound"),
     [
         (small_cnn, partial(small_cnn_parameters, (3, 16, 16), 8, 32), 0.02),
-        (resnet, partial(resnet_parameters, 3), 0.05),
+        (resnet, partial(resnet_parameters, 3, 512), 0.05),
     ],
 )
 def test_bfloat16_is_close(encoder: Encoder, draw: Draw, bound: float) -> None:
@@ -186,7 +200,7 @@ def small_classifier(classes: int) -> Model:
 
 
 def resnet_classifier(classes: int) -> Model:
-    return ResNetClassifier(SHAPE, classes)
+    return ResNetClassifier(SHAPE, classes, representation_dim=16)
 
 
 def one_client(model: Model, seed: int = 0) -> dict[str, Tensor]:

@@ -106,6 +106,13 @@ def test_resnet_has_one_width() -> None:
         make_task(settings, DataShape((1, 8, 8), ("ant", "bee"))).initial_parameters()
 
 
+def test_the_length_of_resnets_representation_divides_among_its_stages() -> None:
+    changes = {"model.image-encoder": "resnet18", "model.representation-dim": 24}
+    settings = settings_of("classification", **changes)
+    with pytest.raises(SettingsError, match="representation-dim = 24: expected a multiple of 16"):
+        make_task(settings, DataShape((1, 8, 8), ("ant", "bee"))).initial_parameters()
+
+
 def test_a_site_names_the_width_of_its_clients(tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
     file.write_text("width-factor = 0.5\n")

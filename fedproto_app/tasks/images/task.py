@@ -17,7 +17,12 @@ from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
-from fedproto_app.models.image_classifier import CNN_GROUPS, ResNetClassifier, SmallCnnClassifier
+from fedproto_app.models.image_classifier import (
+    CNN_GROUPS,
+    RESNET_MULTIPLE,
+    ResNetClassifier,
+    SmallCnnClassifier,
+)
 from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.models.random_patches import RandomPatchClassifier
@@ -63,7 +68,12 @@ def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
                 f"model.width-factors = {settings.width_factors!r}: model.image-encoder = "
                 "'resnet18' has one width; 'small-cnn' can have others"
             )
-        return ResNetClassifier(shape.inputs, classes)
+        if settings.representation_dim % RESNET_MULTIPLE:
+            raise SettingsError(
+                f"model.representation-dim = {settings.representation_dim}: expected a multiple of "
+                f"{RESNET_MULTIPLE} with model.image-encoder = 'resnet18'"
+            )
+        return ResNetClassifier(shape.inputs, classes, settings.representation_dim)
     width = settings.scaled(settings.width, CNN_GROUPS)
     return SmallCnnClassifier(shape.inputs, classes, width, settings.representation_dim)
 

@@ -151,10 +151,11 @@ def test_resnet18_trains_as_well() -> None:
             "method": "solo",
             "keep": "last",
             "model.image-encoder": "resnet18",
+            "model.representation-dim": 32,
         }
     )
     task = ClassificationTask(settings, SHAPE)
-    assert task.representation_dim == 512
+    assert task.representation_dim == 32
     parameters = {name: value.unsqueeze(0) for name, value in task.initial_parameters().items()}
     images = torch.from_numpy(images_of([0, 1]).pixels).unsqueeze(0)
-    assert task.encode_all(parameters, images).shape == (1, 2, 512)
+    assert task.encode_all(parameters, images).shape == (1, 2, 32)
