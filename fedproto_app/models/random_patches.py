@@ -2,9 +2,13 @@
 
 Neighbouring pixels of natural images are alike. The power at spatial frequency f falls as 1/f²
 (Field 1987), and most of it is in brightness, not in colour. So a filter drawn as white noise would
-respond almost only to brightness. Here white-noise filters act on whitened images, with this law
-divided out. Whitening by measured covariances would do the same (Coates, Ng and Lee, AISTATS 2011),
-but it needs data. The filters come from the run's seed, so all clients have the same.
+respond almost only to brightness. Here filters act on whitened images, with this law divided out.
+
+The filters are whitened patches of images. Patches of photographs are better filters than noise
+(Coates, Ng and Lee, AISTATS 2011), but somebody would have to provide photographs. Here the images
+are drawn too: discs of random sizes and colours cover each other like fallen leaves (Lee, Mumford
+and Huang, IJCV 2001). Such images have the edges and the power spectrum of natural images. The
+draws depend on the run's seed alone, so all clients have the same filters.
 """
 
 from __future__ import annotations
@@ -27,6 +31,10 @@ THRESHOLD = 0.5  # what a response must exceed. Pixels lie in −2 … 2
 _COLOURS = ((1.0, 1.0, 1.0), (1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
 _STRENGTHS = (1.0, 0.35, 0.2)
 _CONSTANT = 2.0  # the strength of the patch's mean, which has f = 0
+
+# Discs of radius r are drawn in numbers ∝ 1/r³, so enlarged images would have the same statistics.
+_RADII = (2.0, 32.0)  # the smallest and the largest, in pixels
+_DISCS = 32  # of a patch. They leave some three pixels of a million to the background
 
 
 class RandomPatchClassifier(LinearHeadModel):
@@ -79,22 +87,68 @@ class RandomPatchClassifier(LinearHeadModel):
 
 
 def random_filters(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
-    """Draw filters [count, channels, patch, patch] with N(0, 1) coefficients on whitened patches.
+    """Draw filters [count, channels, patch, patch] whose norm is 1 on whitened patches.
 
-    The coefficients belong to the cosine transform and the colours above. Each is divided by its
-    strength in natural images.
+    A filter's coefficients are those of a drawn patch. They belong to the cosine transform and the
+    colours above. Each is divided by its strength in natural images, to whiten the patch, and once
+    more, to whiten the image that the filter is applied to.
     """
     basis = cosine_basis(patch)
     frequency = torch.hypot(*torch.meshgrid([torch.arange(patch).float()] * 2, indexing="ij"))
-    strength = 1 / frequency.clamp(min=1 / _CONSTANT)
-    colours, strengths = torch.ones(1, 1), torch.ones(1)
-    if channels == len(_COLOURS):
-        colours, strengths = torch.tensor(_COLOURS), torch.tensor(_STRENGTHS)
-        colours = colours / colours.norm(dim=1, keepdim=True)
-    drawn = torch.randn(count, len(colours), patch, patch, generator=generator)
-    drawn = drawn / drawn.flatten(start_dim=1).norm(dim=1)[:, None, None, None]
-    whitened = drawn / (strengths[:, None, None] * strength)
-    return torch.einsum("kcij,ia,jb,cd->kdab", whitened, basis, basis, colours)
+    colours, strengths = _colours(channels)
+    strength = strengths[:, None, None] / frequency.clamp(min=1 / _CONSTANT)
+    patches = leaf_patches(count, channels, patch, generator)
+    coefficients = torch.einsum("kdab,ia,jb,cd->kcij", patches, basis, basis, colours) / strength
+    norms = coefficients.flatten(start_dim=1).norm(dim=1)[:, None, None, None]
+    return torch.einsum("kcij,ia,jb,cd->kdab", coefficients / norms / strength, basis, basis, colours)
+
+
+def leaf_patches(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
+    """Draw patches [count, channels, patch, patch] of images of discs that cover each other.
+
+    A patch of several pixels has at least one edge: other patches are drawn again.
+    """
+    colours, strengths = _colours(channels)
+    drawn, missing = [], count
+    while missing > 0:
+        leaves = _visible_leaves(2 * missing, patch, generator)
+        shades = torch.randn(2 * missing, _DISCS, len(strengths), generator=generator)
+        pixels = ((shades * strengths) @ colours)[torch.arange(len(leaves))[:, None, None], leaves]
+        has_edge = (leaves != leaves[:, :1, :1]).flatten(start_dim=1).any(dim=1)
+        usable = pixels[has_edge | (patch == 1)][:missing]
+        drawn.append(usable.permute(0, 3, 1, 2))
+        missing -= len(usable)
+    return torch.cat(drawn)
+
+
+def _visible_leaves(count: int, patch: int, generator: torch.Generator) -> Tensor:
+    """Draw discs, and return the number of the topmost at each pixel: [count, patch, patch].
+
+    The last disc is the background. Numbers are float64, so rounding, which depends on the
+    processor, hardly ever decides whether a disc covers a pixel.
+    """
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(count, _DISCS, *shape, generator=generator, dtype=torch.float64)
+
+    radii = torch.logspace(*(math.log2(r) for r in _RADII), 64, base=2, dtype=torch.float64)
+    # On this grid 1/r³ becomes 1/r². Large discs are near a patch more often.
+    likelihood = (radii**-2 * (patch + 2 * radii) ** 2).cumsum(dim=0)
+    radius = radii[torch.searchsorted(likelihood, uniform() * likelihood[-1])]
+    centre = uniform(2) * (patch + 2 * radius)[..., None] - radius[..., None]
+    places = torch.arange(patch, dtype=torch.float64) + 0.5
+    squares = (places - centre[..., None]).square()  # [count, _DISCS, 2, patch]
+    covers = squares[:, :, 0, :, None] + squares[:, :, 1, None, :] < radius[..., None, None] ** 2
+    covers[:, -1] = True
+    return covers.int().argmax(dim=1)
+
+
+def _colours(channels: int) -> tuple[Tensor, Tensor]:
+    """Return the colours [c, channels] that images are divided into, and their strengths [c]."""
+    if channels != len(_COLOURS):
+        return torch.ones(1, 1), torch.ones(1)
+    colours = torch.tensor(_COLOURS)
+    return colours / colours.norm(dim=1, keepdim=True), torch.tensor(_STRENGTHS)
 
 
 def cosine_basis(size: int) -> Tensor:

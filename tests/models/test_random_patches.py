@@ -1,10 +1,18 @@
-"""Fixed random filters of images: drawn alike everywhere, white over natural images' law."""
+"""Fixed filters of images: whitened patches of discs, which have the spectrum of natural images."""
 
 from __future__ import annotations
 
 import torch
 
-from fedproto_app.models.random_patches import RandomPatchClassifier, cosine_basis, random_filters
+from fedproto_app.models.random_patches import (
+    _DISCS,
+    _RADII,
+    RandomPatchClassifier,
+    _visible_leaves,
+    cosine_basis,
+    leaf_patches,
+    random_filters,
+)
 from tests.models.torch_oracle import seeded
 
 
@@ -13,7 +21,7 @@ def test_the_cosine_transform_is_orthonormal() -> None:
     torch.testing.assert_close(cosine_basis(2)[1], torch.tensor([0.5**0.5, -(0.5**0.5)]))
 
 
-def test_filters_answer_images_of_the_law_with_white_noise() -> None:
+def test_filters_have_norm_1_on_whitened_patches() -> None:
     # Patches whose coefficients fall as the law says: every filter's response has variance 1.
     count, patch = 40, 4
     frequency = torch.hypot(*torch.meshgrid([torch.arange(patch).float()] * 2, indexing="ij"))
@@ -24,6 +32,56 @@ def test_filters_answer_images_of_the_law_with_white_noise() -> None:
     filters = random_filters(count, 1, patch, seeded())[:, 0]
     responses = torch.einsum("kab,nab->nk", filters, patches)
     torch.testing.assert_close(responses.var(dim=0), torch.ones(count), atol=0.06, rtol=0)
+
+
+def test_patches_have_the_spectrum_of_natural_images() -> None:
+    # The power falls as 1/f² from the mean, which counts as f = 1/2, to the highest frequencies.
+    patches, basis = leaf_patches(4_000, 1, 6, seeded())[:, 0], cosine_basis(6)
+    frequency = torch.hypot(*torch.meshgrid([torch.arange(6).float()] * 2, indexing="ij"))
+    coefficients = torch.einsum("nab,ia,jb->nij", patches, basis, basis)
+    whitened = (coefficients * frequency.clamp(min=0.5)).square().mean(dim=0)
+    assert coefficients[:, 0, 0].square().mean() > 50 * coefficients[:, 5, 5].square().mean()
+    shares = whitened / whitened.mean()
+    assert shares.min() > 0.7
+    assert shares.max() < 1.7
+
+
+def test_a_pixel_shows_the_topmost_disc() -> None:
+    # The same draws, pixel by pixel. The radii have the probabilities of 1/r³ near the patch.
+    count, patch = 30, 4
+    draws = seeded()
+    numbers = torch.rand(count, _DISCS, generator=draws, dtype=torch.float64)
+    places = torch.rand(count, _DISCS, 2, generator=draws, dtype=torch.float64)
+    smallest, largest = _RADII
+    grid = [smallest * (largest / smallest) ** (step / 63) for step in range(64)]
+    weights = [(patch + 2 * radius) ** 2 / radius**2 for radius in grid]
+    leaves = _visible_leaves(count, patch, seeded())
+    for n in range(count):
+        for row in range(patch):
+            for column in range(patch):
+                shown = _DISCS - 1
+                for disc in reversed(range(_DISCS - 1)):
+                    number, below = float(numbers[n, disc]) * sum(weights), 0
+                    while number > sum(weights[: below + 1]):
+                        below += 1
+                    radius = grid[below]
+                    y, x = (float(c) * (patch + 2 * radius) - radius for c in places[n, disc])
+                    if (row + 0.5 - y) ** 2 + (column + 0.5 - x) ** 2 < radius**2:
+                        shown = disc
+                assert leaves[n, row, column] == shown
+
+
+def test_every_patch_of_several_pixels_has_an_edge() -> None:
+    patches = leaf_patches(300, 3, 3, seeded())
+    assert patches.shape == (300, 3, 3, 3)
+    assert (patches.flatten(start_dim=2).var(dim=2).sum(dim=1) > 0).all()
+    assert leaf_patches(5, 3, 1, seeded()).shape == (5, 3, 1, 1)
+
+
+def test_equal_seeds_draw_equal_filters() -> None:
+    first, second = (random_filters(20, 3, 6, seeded(4)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, random_filters(20, 3, 6, seeded(5)))
 
 
 def test_colours_that_are_weak_in_images_are_strong_in_filters() -> None:
