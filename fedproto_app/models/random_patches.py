@@ -99,8 +99,8 @@ def random_filters(count: int, channels: int, patch: int, generator: torch.Gener
     strength = strengths[:, None, None] / frequency.clamp(min=1 / _CONSTANT)
     patches = leaf_patches(count, channels, patch, generator)
     coefficients = torch.einsum("kdab,ia,jb,cd->kcij", patches, basis, basis, colours) / strength
-    norms = coefficients.flatten(start_dim=1).norm(dim=1)[:, None, None, None]
-    return torch.einsum("kcij,ia,jb,cd->kdab", coefficients / norms / strength, basis, basis, colours)
+    coefficients /= coefficients.flatten(start_dim=1).norm(dim=1)[:, None, None, None] * strength
+    return torch.einsum("kcij,ia,jb,cd->kdab", coefficients, basis, basis, colours)
 
 
 def leaf_patches(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
@@ -131,7 +131,8 @@ def _visible_leaves(count: int, patch: int, generator: torch.Generator) -> Tenso
     def uniform(*shape: int) -> Tensor:
         return torch.rand(count, _DISCS, *shape, generator=generator, dtype=torch.float64)
 
-    radii = torch.logspace(*(math.log2(r) for r in _RADII), 64, base=2, dtype=torch.float64)
+    smallest, largest = map(math.log2, _RADII)
+    radii = torch.logspace(smallest, largest, 64, base=2, dtype=torch.float64)
     # On this grid 1/r³ becomes 1/r². Large discs are near a patch more often.
     likelihood = (radii**-2 * (patch + 2 * radii) ** 2).cumsum(dim=0)
     radius = radii[torch.searchsorted(likelihood, uniform() * likelihood[-1])]
