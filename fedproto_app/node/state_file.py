@@ -38,6 +38,7 @@ MEMORY = "memory"  # what a method remembers about a client. Some methods predic
 PERSONAL = "personal"  # a model that is derived from the shared one, evaluated and kept
 
 _APPLICATION_ID, _FORMAT = 0x46505253, 1  # "FPRS". Increase the format if the schema changes
+_PRAGMAS = ("page_size = 16384", "cache_size = -8000", "secure_delete = OFF")
 _LOCK_SECONDS = 120.0
 _BUFFER_BYTES = 2**24  # of blobs that are made at the same time
 _SCHEMA = """
@@ -113,7 +114,7 @@ class StateFile:
             isolation_level=None,
             uri=True,
         )
-        for pragma in ("page_size = 16384", "cache_size = -8000", "secure_delete = OFF"):
+        for pragma in _PRAGMAS:
             database.execute(f"PRAGMA {pragma}")
         return database
 
