@@ -46,6 +46,12 @@ def _without_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Start one worker more than there are processors, because some tests wait for processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "2/3: of the tests marked exhaustive, only the second of three parts"
     parser.addoption("--part", default="1/1", help=text)

@@ -27,9 +27,10 @@ _FEWEST_VALUES = 100  # changes that a series needs to be a counter
 _MOST_RESETS = 0.01  # share of a counter's changes that may be falls
 _FEWEST_RISES = 0.2  # share of a counter's changes that must be rises
 _FEWEST_ZEROS = 24  # zeros in a row at an end of a series
+_FEWEST_REPEATED = 48  # values in a row that equal those of a period, or of seven, before
 _WINDOW = 32  # values in a row that are looked for in other series
 _WINDOWS = 8  # windows of a series, from which those to look for are chosen
-_FEWEST_DISTINCT = 4  # different values in a window
+_FEWEST_DISTINCT = 4  # different values in a window, or in a part that repeats
 _EQUAL = 0.95  # share of the values that a copy has in common with the original
 _MOST_SUMMED = 500  # clients. Among more, totals and multiples are not looked for
 _SUM_ERROR = 0.05  # share of a total's changes that its parts may miss, because of rounding
@@ -84,6 +85,7 @@ def doubts_about_series(series: Sequence[ClientSeries], settings: DataSettings) 
         *_unit_jumps(clients, settings.period),
         *_counters(clients),
         *_zeros_at_the_ends(clients, settings.period),
+        *_repeating_parts(clients, settings.period),
         *_empty_times(clients, settings.period),
         *_lacking(clients, settings),
         *_little_history(clients, settings),
@@ -144,12 +146,7 @@ def _unit_jumps(clients: Iterable[ClientSeries], period: int) -> list[str]:
     """Name series whose values become many times larger, or smaller, from some time on."""
     others = [client for client in clients if not is_counter(client.values)]  # resets are no jumps
     jumps = [(c, *jump) for c in others if (jump := unit_jump(c.values, period)) is not None]
-    parts = [
-        f"{client.name} from {client.clock.time(client.start + place)} on"
-        if client.clock
-        else f"{client.name} from step {client.start + place} on"
-        for client, place, _ in jumps
-    ]
+    parts = [f"{client.name} {_from_time(client, place)}" for client, place, _ in jumps]
     if not parts:
         return []
     _, _, factor = max(jumps, key=lambda jump: abs(np.log(jump[-1])))
@@ -235,6 +232,45 @@ def zeros_at_the_ends(values: Vector, period: int) -> tuple[int, int]:
         return 0, 0
     begin, end = (count if count >= fewest else 0 for count in (first, len(values) - 1 - last))
     return begin, end
+
+
+def _repeating_parts(clients: Iterable[ClientSeries], period: int) -> list[str]:
+    """Name series with long parts that equal the values of a period, or of seven, before."""
+    lines = []
+    for client in clients:
+        parts = [(*repeating_part(client.values, lag), lag) for lag in (period, 7 * period)]
+        place, count, lag = max(parts, key=lambda part: part[1])
+        if count >= 2 * period:
+            which = f"{count:,} values {_from_time(client, place)}"
+            lines.append(
+                f"{client.name} has {which} that equal those of {_duration(client, lag)} earlier"
+            )
+    doubt = (
+        "if such values were filled in, leave those cells empty, because a forecast by repetition "
+        "looks perfect on them"
+    )
+    return [f"{listed(lines)}: {doubt}"] if lines else []
+
+
+def repeating_part(values: Vector, lag: int) -> tuple[int, int]:
+    """Return the place and length of the longest part of values [T] that repeats earlier ones.
+
+    lag: how many steps earlier. A part with fewer than `_FEWEST_REPEATED` values, or with fewer than
+    `_FEWEST_DISTINCT` different values, says little. Its length becomes 0.
+    """
+    differ = values[lag:] != values[:-lag]  # missing values differ
+    ends = np.flatnonzero(np.r_[True, differ, True])
+    longest = int(np.argmax(np.diff(ends)))
+    place, count = lag + int(ends[longest]), int(ends[longest + 1] - ends[longest]) - 1
+    part = values[place : place + count]
+    is_telling = count >= _FEWEST_REPEATED and len(np.unique(part)) >= _FEWEST_DISTINCT
+    return place, count if is_telling else 0
+
+
+def _from_time(client: ClientSeries, place: int) -> str:
+    if client.clock:
+        return f"from {client.clock.time(client.start + place)} on"
+    return f"from step {client.start + place} on"
 
 
 def _duration(client: ClientSeries, steps: int) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedproto_app.data.clock import Clock
 from fedproto_app.data.sequences.pool import SequencePool
@@ -21,6 +22,7 @@ from fedproto_app.report.check.doubts import (
     doubts_about_sequences,
     doubts_about_series,
     is_counter,
+    repeating_part,
     sums_among,
     unit_jump,
     zeros_at_the_ends,
@@ -73,6 +75,40 @@ def test_counters_rise_with_few_resets_and_not_rarely() -> None:
     assert not is_counter(rising[:100])
     assert not is_counter(np.repeat([1.0, 2.0], 200))  # a single step up
     assert not is_counter(rising % 40)  # it falls once in 40
+
+
+def test_a_part_that_repeats_is_long_varied_and_without_gaps() -> None:
+    noise = np.random.default_rng(0).normal(size=400)
+
+    def copied(count: int) -> NDArray[np.float64]:
+        values = noise.copy()
+        for place in range(200, 200 + count):
+            values[place] = values[place - 24]
+        return values
+
+    assert repeating_part(noise, 24)[1] == 0
+    assert repeating_part(copied(47), 24)[1] == 0
+    assert repeating_part(copied(48), 24) == (200, 48)
+    assert repeating_part(copied(48), 25)[1] == 0
+    with_gap = copied(100)
+    with_gap[230] = np.nan
+    assert repeating_part(with_gap, 24)[1] == 0  # the gap also has a copy, at 254
+    assert repeating_part(np.tile([1.0, 2.0, 3.0], 100), 24)[1] == 0  # three values, a schedule
+    assert repeating_part(np.tile([1.0, 2.0, 3.0, 4.0], 100), 24) == (24, 376)
+    assert repeating_part(noise[:20], 24)[1] == 0
+
+
+def test_filled_weeks_are_named() -> None:
+    values = np.random.default_rng(0).normal(size=24 * 40)
+    values[24 * 20 : 24 * 23] = values[24 * 13 : 24 * 16]
+    client = ClientSeries("site", values, clock=HOURLY)
+    [line] = [line for line in doubts_about_series([client], DataSettings()) if "equal" in line]
+    assert line.startswith(
+        "site has 72 values from 1970-01-21 00:00:00 on that equal those of 7 days earlier: if "
+    )
+    assert "from step 480 on that equal those of 168 steps earlier" in " ".join(
+        doubts_about_series([dataclasses.replace(client, clock=None)], DataSettings())
+    )
 
 
 def test_zeros_at_the_ends_last_longer_than_any_between() -> None:
