@@ -255,8 +255,8 @@ def _repeating_parts(clients: Iterable[ClientSeries], period: int) -> list[str]:
 def repeating_part(values: Vector, lag: int) -> tuple[int, int]:
     """Return the place and length of the longest part of values [T] that repeats earlier ones.
 
-    lag: how many steps earlier. A part with fewer than `_FEWEST_REPEATED` values, or with fewer than
-    `_FEWEST_DISTINCT` different values, says little. Its length becomes 0.
+    lag: how many steps earlier. A part with fewer than `_FEWEST_REPEATED` values says little, and
+    so does one with fewer than `_FEWEST_DISTINCT` different values. Its length becomes 0.
     """
     differ = values[lag:] != values[:-lag]  # missing values differ
     ends = np.flatnonzero(np.r_[True, differ, True])
