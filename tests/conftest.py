@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import nullcontext
 from zlib import crc32
 
@@ -36,9 +36,10 @@ def _without_worker_processes() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _without_waiting_for_the_disk() -> Iterator[None]:
-    """Let the tests' own process leave its writes to the system, which keeps them if it is killed.
+    """Do not wait until the writes of the tests' own process reach the disk.
 
-    Only a power failure could lose them. Waiting would take a sixth of the time.
+    The operating system keeps them even if the process is killed. Waiting would take a sixth of the
+    time.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(state_file, "_PRAGMAS", (*state_file._PRAGMAS, "synchronous = OFF"))
@@ -46,10 +47,11 @@ def _without_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+@pytest.hookimpl(optionalhook=True, wrapper=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     """Start one worker more than there are processors, because some tests wait for processes."""
-    return (os.cpu_count() or 1) + 1
+    workers = yield
+    return workers + ("PYTEST_XDIST_AUTO_NUM_WORKERS" not in os.environ)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -70,7 +70,7 @@ def test_it_holds_for_every_method(
 ) -> None:
     remembered = REMEMBERED if method == "fuels" and invariant is kills_change_nothing else {}
     # Invariants of a method share runs if the same process checks them.
-    name = f"{task}-{method}" + "-remembered" * bool(remembered)
+    name = f"{task}-{method}-remembered" if remembered else f"{task}-{method}"
     folder = tmp_path_factory.getbasetemp() / name
     deviation = invariant(SmallRuns(task, method, folder, **SHORTER[task], **remembered))
     assert deviation.held, deviation

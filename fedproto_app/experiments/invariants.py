@@ -7,6 +7,7 @@ and randomness of `fedproto_app.core.randomness`. ``fedproto check-method`` prin
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -82,6 +83,9 @@ class SmallRuns:
         deaths: the server is killed and resumed once per entry, after that many replies.
         """
         path = self.folder / "runs" / label
+        if not (path / "summary.json").exists():  # an earlier call may have failed half-way
+            for unfinished in (path, self.state(label)):
+                shutil.rmtree(unfinished, ignore_errors=True)
         for dies_at in (*deaths, math.inf):
             if not (path / "summary.json").exists():
                 resume = (path / "settings.toml").exists()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -85,7 +85,8 @@ def _cnn_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor)
 RESNET_STAGES = 4
 RESNET_BLOCKS = 2  # blocks per stage
 RESNET_GROUPS = 32  # groups of a norm, as in Wu and He 2018, if each group has two channels or more
-RESNET_MULTIPLE = 2**RESNET_STAGES  # D is a multiple, so that the first stage has two channels
+RESNET_MULTIPLE = 16  # D must be a multiple of it, so that the first stage has an even number
+FEWEST_NORMALISED = 4  # values in a group of the last norm. Of two, only the order would remain
 LARGE = 64  # if the shorter side has at least so many pixels, the stem has stride 2
 
 
@@ -115,6 +116,25 @@ def resnet_parameters(
     return parameters
 
 
+def resnet_dim(shape: tuple[int, ...], at_least: int) -> int:
+    """Return the smallest usable D of ResNet-18 from a number on, for images of shape (C, H, W)."""
+    _, *sides = shape
+    reduction = _stem_stride(sides) * 2 ** (RESNET_STAGES - 1)
+    pixels = math.prod(-(-side // reduction) for side in sides)
+    dim = RESNET_MULTIPLE * math.ceil(at_least / RESNET_MULTIPLE)
+    while pixels * dim < FEWEST_NORMALISED * _groups(dim):
+        dim += RESNET_MULTIPLE
+    return dim
+
+
+def _groups(channels: int) -> int:
+    return math.gcd(RESNET_GROUPS, channels // 2)
+
+
+def _stem_stride(sides: Sequence[int]) -> int:
+    return 2 if min(sides) >= LARGE else 1
+
+
 def resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
     """Return the representation: [K, B, C, H, W] → [K, B, D].
 
@@ -128,11 +148,9 @@ def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Te
         weight = parameters[f"{prefix}{conv}.weight"]
         scale, shift = parameters[f"{prefix}{norm}.weight"], parameters[f"{prefix}{norm}.bias"]
         features = conv2d(weight, features, stride=stride, padding=padding)
-        groups = math.gcd(RESNET_GROUPS, features.shape[2] // 2)
-        return group_norm(features, scale, shift, groups)
+        return group_norm(features, scale, shift, _groups(features.shape[2]))
 
-    stem_stride = 2 if min(inputs.shape[-2:]) >= LARGE else 1
-    features = torch.relu(conv_norm("conv1", "norm1", inputs, stem_stride, 1))
+    features = torch.relu(conv_norm("conv1", "norm1", inputs, _stem_stride(inputs.shape[-2:]), 1))
     for stage in range(1, RESNET_STAGES + 1):
         for block in range(RESNET_BLOCKS):
             name = f"layer{stage}.{block}."
@@ -169,7 +187,7 @@ class SmallCnnClassifier(LinearHeadModel):
 
 
 class ResNetClassifier(LinearHeadModel):
-    """ResNet-18 for images [K, B, C, H, W]. D is a multiple of 16. He et al. have 512."""
+    """ResNet-18 for images [K, B, C, H, W]. D is a multiple of `RESNET_MULTIPLE`."""
 
     never_negative = True
 

@@ -5,8 +5,8 @@ Neighbouring pixels of natural images are alike. The power at spatial frequency 
 respond almost only to brightness. Here filters act on whitened images, with this law divided out.
 
 The filters are whitened patches of images. Patches of photographs are better filters than noise
-(Coates, Ng and Lee, AISTATS 2011), but somebody would have to provide photographs. Here the images
-are drawn too: discs of random sizes and colours cover each other like fallen leaves (Lee, Mumford
+(Coates and Ng, ICML 2011), but somebody would have to provide photographs. Here the images are
+drawn too: discs of random sizes and colours cover each other like fallen leaves (Lee, Mumford
 and Huang, IJCV 2001). Such images have the edges and the power spectrum of natural images. The
 draws depend on the run's seed alone, so all clients have the same filters.
 """
@@ -34,7 +34,7 @@ _CONSTANT = 2.0  # the strength of the patch's mean, which has f = 0
 
 # Discs of radius r are drawn in numbers ∝ 1/r³, so enlarged images would have the same statistics.
 _RADII = (2.0, 32.0)  # the smallest and the largest, in pixels
-_DISCS = 32  # of a patch. They leave some three pixels of a million to the background
+_DISCS = 32  # of a patch. The last is the background, which few pixels of a million show
 
 
 class RandomPatchClassifier(LinearHeadModel):
@@ -87,11 +87,12 @@ class RandomPatchClassifier(LinearHeadModel):
 
 
 def random_filters(count: int, channels: int, patch: int, generator: torch.Generator) -> Tensor:
-    """Draw filters [count, channels, patch, patch] whose norm is 1 on whitened patches.
+    """Draw filters [count, channels, patch, patch]. channels: 1 or 3.
 
-    A filter's coefficients are those of a drawn patch. They belong to the cosine transform and the
-    colours above. Each is divided by its strength in natural images, to whiten the patch, and once
-    more, to whiten the image that the filter is applied to.
+    Their responses to images with the law above have variance 1. A filter's coefficients are those
+    of a drawn patch. They belong to the cosine transform and the colours above. Each is divided by
+    its strength in natural images, to whiten the patch, and once more, to whiten the image that the
+    filter is applied to.
     """
     basis = cosine_basis(patch)
     frequency = torch.hypot(*torch.meshgrid([torch.arange(patch).float()] * 2, indexing="ij"))
@@ -114,10 +115,10 @@ def leaf_patches(count: int, channels: int, patch: int, generator: torch.Generat
         leaves = _visible_leaves(2 * missing, patch, generator)
         shades = torch.randn(2 * missing, _DISCS, len(strengths), generator=generator)
         pixels = ((shades * strengths) @ colours)[torch.arange(len(leaves))[:, None, None], leaves]
-        has_edge = (leaves != leaves[:, :1, :1]).flatten(start_dim=1).any(dim=1)
-        usable = pixels[has_edge | (patch == 1)][:missing]
-        drawn.append(usable.permute(0, 3, 1, 2))
-        missing -= len(usable)
+        if patch > 1:
+            pixels = pixels[(leaves != leaves[:, :1, :1]).flatten(start_dim=1).any(dim=1)]
+        drawn.append(pixels[:missing].permute(0, 3, 1, 2))
+        missing -= len(drawn[-1])
     return torch.cat(drawn)
 
 

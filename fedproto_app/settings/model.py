@@ -44,8 +44,8 @@ class ModelSettings(Section):
 
     representation_dim: Annotated[int, Field(ge=2, multiple_of=2)] = setting(
         256,
-        "length of the representation (d_r or d). ResNet-18 has 512 in He et al. Its stages "
-        "have d/8, d/4, d/2 and d channels",
+        "length of the representation (d_r or d). With ResNet-18 a multiple of 16: its stages have "
+        "d/8, d/4, d/2 and d channels. He et al. have d = 512",
     )
     image_encoder: Literal["small-cnn", "resnet18"] = setting("small-cnn", "encoder of images")
     width: Annotated[int, Field(ge=4, multiple_of=4)] = setting(

@@ -14,6 +14,7 @@ from fedproto_app.models.image_classifier import (
     SmallCnnClassifier,
     _cnn_features,
     resnet,
+    resnet_dim,
     resnet_parameters,
     small_cnn,
     small_cnn_parameters,
@@ -130,7 +131,7 @@ def test_the_small_cnn_equals_torch_for_every_client(
     [
         (2, (3, 32, 32), 1, 4, (2, 4, 8, 16)),
         (1, (3, 64, 64), 2, 6, (1, 2, 4, 8)),
-        (2, (1, 8, 8), 1, 64, (32, 32, 32, 32)),
+        (2, (1, 8, 8), 1, 32, (16, 32, 32, 32)),
     ],
 )
 def test_the_resnet_equals_torch_for_every_client(
@@ -148,6 +149,41 @@ def test_the_resnet_equals_torch_for_every_client(
         assert (ours - torchs).norm() <= 1e-4 * torchs.norm()
 
     equals_torch(resnet, parameters, inputs, make_reference, close)
+
+
+@pytest.mark.parametrize(
+    ("shape", "at_least", "dim"),
+    [
+        ((3, 32, 32), 16, 16),
+        ((3, 32, 32), 24, 32),
+        ((3, 32, 32), 512, 512),
+        ((1, 8, 8), 24, 48),  # one pixel remains. With 32, the 16 groups have two values each
+        ((1, 8, 8), 64, 80),
+        ((1, 8, 8), 128, 128),
+        ((1, 9, 8), 64, 64),  # two pixels
+        ((3, 64, 64), 16, 16),
+    ],
+)
+def test_the_length_of_the_resnets_representation(
+    shape: tuple[int, ...], at_least: int, dim: int
+) -> None:
+    assert resnet_dim(shape, at_least) == dim
+
+
+def test_a_narrow_resnet_learns_from_small_images() -> None:
+    model = ResNetClassifier(SHAPE, 2, representation_dim=48)
+    parameters = {name: value[None].requires_grad_() for name, value in one_client(model).items()}
+    pixels, labels = torch.randn(1, 16, *SHAPE, generator=seeded(1)), torch.arange(16) % 2
+    pixels[0, labels == 1, :, :4] += 1  # the upper half is brighter
+    optimizer = torch.optim.SGD(list(parameters.values()), lr=0.01, momentum=0.9)
+    losses = []
+    for _ in range(15):
+        logits = model.predict(parameters, model.encode(parameters, pixels))[0]
+        losses.append(nn.functional.cross_entropy(logits, labels))
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < 0.1 * losses[0]
 
 
 def test_the_resnet_has_torchvisions_size_and_names() -> None:
@@ -182,7 +218,7 @@ def test_a_norm_needs_no_batch() -> None:
     ("encoder", "draw", "bound"),
     [
         (small_cnn, partial(small_cnn_parameters, (3, 16, 16), 8, 32), 0.02),
-        (resnet, partial(resnet_parameters, 3, 512), 0.05),
+        (resnet, partial(resnet_parameters, 3, 64), 0.05),
     ],
 )
 def test_bfloat16_is_close(encoder: Encoder, draw: Draw, bound: float) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+import pytest
 import torch
+from scipy.fft import dctn, idctn
 
 from fedproto_app.models.random_patches import (
     _DISCS,
@@ -21,7 +26,7 @@ def test_the_cosine_transform_is_orthonormal() -> None:
     torch.testing.assert_close(cosine_basis(2)[1], torch.tensor([0.5**0.5, -(0.5**0.5)]))
 
 
-def test_filters_have_norm_1_on_whitened_patches() -> None:
+def test_responses_to_natural_images_have_variance_1() -> None:
     # Patches whose coefficients fall as the law says: every filter's response has variance 1.
     count, patch = 40, 4
     frequency = torch.hypot(*torch.meshgrid([torch.arange(patch).float()] * 2, indexing="ij"))
@@ -32,6 +37,45 @@ def test_filters_have_norm_1_on_whitened_patches() -> None:
     filters = random_filters(count, 1, patch, seeded())[:, 0]
     responses = torch.einsum("kab,nab->nk", filters, patches)
     torch.testing.assert_close(responses.var(dim=0), torch.ones(count), atol=0.06, rtol=0)
+
+
+def test_a_filter_is_a_patch_that_is_whitened_twice() -> None:
+    patches = leaf_patches(3, 3, 4, seeded(3)).double().numpy()
+    filters = random_filters(3, 3, 4, seeded(3))
+    colours = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6]])
+    for patch, filter_of_patch in zip(patches, filters, strict=True):
+        coefficients = dctn(np.tensordot(colours, patch, 1), axes=(1, 2), norm="ortho")
+        for colour, row, column in np.ndindex(3, 4, 4):
+            strength = [1, 0.35, 0.2][colour] / max(math.hypot(row, column), 0.5)
+            coefficients[colour, row, column] /= strength
+        coefficients /= np.linalg.norm(coefficients)
+        for colour, row, column in np.ndindex(3, 4, 4):
+            strength = [1, 0.35, 0.2][colour] / max(math.hypot(row, column), 0.5)
+            coefficients[colour, row, column] /= strength
+        expected = np.tensordot(colours.T, idctn(coefficients, axes=(1, 2), norm="ortho"), 1)
+        np.testing.assert_allclose(filter_of_patch.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_leaves_have_the_colours_of_natural_images() -> None:
+    patches = leaf_patches(4_000, 3, 2, seeded()).permute(0, 2, 3, 1)
+    colours = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, -1.0], [1.0, -2.0, 1.0]])
+    powers = (patches @ (colours / colours.norm(dim=1, keepdim=True)).T).square().mean((0, 1, 2))
+    torch.testing.assert_close(powers.sqrt(), torch.tensor([1.0, 0.35, 0.2]), rtol=0.05, atol=0)
+    assert len(patches[:, 0, 0].unique(dim=0)) == 4_000
+
+
+@pytest.mark.parametrize(
+    ("side", "patch"), [(1, 1), (2, 1), (4, 1), (5, 2), (8, 3), (16, 5), (17, 6), (32, 6)]
+)
+def test_patches_are_a_third_of_a_small_image(side: int, patch: int) -> None:
+    model = RandomPatchClassifier((1, side, side + 3), 3, 2, seeded())
+    assert model._filters.shape == (2, 1, patch, patch)
+
+
+def test_an_edge_may_be_in_the_last_row_or_column_alone() -> None:
+    patches = leaf_patches(500, 1, 3, seeded())[:, 0]
+    assert ((patches[:, :2] == patches[:, :1, :1]).flatten(1).all(dim=1)).any()
+    assert ((patches[:, :, :2] == patches[:, :1, :1]).flatten(1).all(dim=1)).any()
 
 
 def test_patches_have_the_spectrum_of_natural_images() -> None:

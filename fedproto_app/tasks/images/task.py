@@ -19,9 +19,9 @@ from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.models.image_classifier import (
     CNN_GROUPS,
-    RESNET_MULTIPLE,
     ResNetClassifier,
     SmallCnnClassifier,
+    resnet_dim,
 )
 from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
@@ -68,12 +68,13 @@ def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
                 f"model.width-factors = {settings.width_factors!r}: model.image-encoder = "
                 "'resnet18' has one width; 'small-cnn' can have others"
             )
-        if settings.representation_dim % RESNET_MULTIPLE:
+        dim, (_, height, breadth) = settings.representation_dim, shape.inputs
+        if (usable := resnet_dim(shape.inputs, dim)) != dim:
             raise SettingsError(
-                f"model.representation-dim = {settings.representation_dim}: expected a multiple of "
-                f"{RESNET_MULTIPLE} with model.image-encoder = 'resnet18'"
+                f"model.representation-dim = {dim}: with model.image-encoder = 'resnet18' and "
+                f"images of {height}×{breadth} pixels, the next possible length is {usable}"
             )
-        return ResNetClassifier(shape.inputs, classes, settings.representation_dim)
+        return ResNetClassifier(shape.inputs, classes, dim)
     width = settings.scaled(settings.width, CNN_GROUPS)
     return SmallCnnClassifier(shape.inputs, classes, width, settings.representation_dim)
 

@@ -144,18 +144,18 @@ def test_mixed_precision_changes_little() -> None:
     torch.testing.assert_close(first, second, rtol=0.05, atol=0.05)
 
 
-def test_resnet18_trains_as_well() -> None:
+def test_resnet18_has_the_length_of_the_settings() -> None:
     settings = settings_from(
         {
             "task": "classification",
             "method": "solo",
             "keep": "last",
             "model.image-encoder": "resnet18",
-            "model.representation-dim": 32,
+            "model.representation-dim": 48,
         }
     )
     task = ClassificationTask(settings, SHAPE)
-    assert task.representation_dim == 32
+    assert task.representation_dim == 48
     parameters = {name: value.unsqueeze(0) for name, value in task.initial_parameters().items()}
     images = torch.from_numpy(images_of([0, 1]).pixels).unsqueeze(0)
-    assert task.encode_all(parameters, images).shape == (1, 2, 32)
+    assert task.encode_all(parameters, images).shape == (1, 2, 48)
