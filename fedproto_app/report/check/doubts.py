@@ -241,9 +241,9 @@ def _repeating_parts(clients: Iterable[ClientSeries], period: int) -> list[str]:
         parts = [(*repeating_part(client.values, lag), lag) for lag in (period, 7 * period)]
         place, count, lag = max(parts, key=lambda part: part[1])
         if count >= 2 * period:
-            which = f"{count:,} values {_from_time(client, place)}"
+            repeats = f"{count:,} values {_from_time(client, place)}"
             lines.append(
-                f"{client.name} has {which} that equal those of {_duration(client, lag)} earlier"
+                f"{client.name} has {repeats} that equal those of {_duration(client, lag)} earlier"
             )
     doubt = (
         "if such values were filled in, leave those cells empty, because a forecast by repetition "
