@@ -76,6 +76,14 @@ def test_it_holds_for_every_method(
     assert deviation.held, deviation
 
 
+def test_a_run_that_failed_half_way_is_made_anew(tmp_path: Path) -> None:
+    runs = SmallRuns("forecasting", "seasonal-naive", tmp_path)
+    for unfinished in (tmp_path / "runs" / "once", runs.state("once")):
+        unfinished.mkdir(parents=True)
+        (unfinished / "settings.toml").write_text("half a line")
+    assert (runs.run("once", 1) / "summary.json").exists()
+
+
 # A method that breaks every invariant, for the test of ``fedproto check-method``: unseeded noise in
 # the loss, and evaluation with other models than the kept models.
 LAWLESS = """
