@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from flwr.app import Message, UserConfig
@@ -47,6 +48,31 @@ _RARITY = 4  # the pause after a checkpoint is at least this many times as long 
 _SHARE_OF_ALL, _SHARE_OF_FREE = 0.6, 0.8  # shares of the memory that all nodes' state may take
 
 
+@dataclass(frozen=True)
+class PendingReply:
+    """A node's reply to an order, in parts from the workers that share the order.
+
+    The parts are read by the thread that wants the reply. If the threads of several workers read
+    parts at once, Python 3.11 may fail, because numpy parses the headers of arrays as Python
+    (https://github.com/python/cpython/issues/106905).
+    """
+
+    order: Message
+    parts: list[Future[bytes]]
+
+    def has_arrived(self) -> bool:
+        return all(part.done() for part in self.parts)
+
+    def read(self, timeout: float | None = None) -> Message:
+        """Return the reply. If a worker had an error, the reply is that error."""
+        answers = [part.result(timeout) for part in self.parts]
+        for answer in answers:
+            if answer[:1] == frames.REPLY:
+                return from_bytes(answer[1:])
+        replies = [reply for answer in answers for reply in frames.read_part(answer[1:])]
+        return from_bytes(to_bytes(write_reply(merged(replies), reply_to=self.order)))
+
+
 class WorkerGrid(EngineGrid):
     """A grid of nodes that run in the first workers of a pool.
 
@@ -56,7 +82,7 @@ class WorkerGrid(EngineGrid):
 
     def __init__(self, pool: WorkerPool, nodes: int, workers: int) -> None:
         self._pool, self._nodes, self._workers = pool, nodes, workers
-        self._answers: dict[str, Future[Message]] = {}  # not yet pulled; keys: the messages' ids
+        self._replies: dict[str, PendingReply] = {}  # not yet pulled; keys: the messages' ids
         self._arrived, self._news = threading.Condition(), False
 
     def workers_of(self, node: int) -> list[int]:
@@ -72,24 +98,20 @@ class WorkerGrid(EngineGrid):
         ids = []
         for message in messages:
             ids.append(number(message))
-            self._answers[ids[-1]] = self._dispatch(message)
+            self._replies[ids[-1]] = self._dispatch(message)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the answers that have arrived, or raise `FederationError` if a worker ended."""
         self._news = False
-        done = [
-            message_id
-            for message_id in message_ids
-            if message_id in self._answers and self._answers[message_id].done()
-        ]
-        return [self._answers.pop(message_id).result() for message_id in done]
+        done = [i for i in message_ids if i in self._replies and self._replies[i].has_arrived()]
+        return [self._replies.pop(message_id).read() for message_id in done]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        futures = [self._answers.pop(message_id) for message_id in self.push_messages(messages)]
-        return [future.result(timeout) for future in futures]
+        replies = [self._replies.pop(message_id) for message_id in self.push_messages(messages)]
+        return [reply.read(timeout) for reply in replies]
 
     def wait(self, seconds: float) -> None:
         """Wait until an answer arrives, but no longer than this.
@@ -100,7 +122,7 @@ class WorkerGrid(EngineGrid):
         with self._arrived:
             self._arrived.wait_for(lambda: self._news, seconds)
 
-    def _dispatch(self, message: Message) -> Future[Message]:
+    def _dispatch(self, message: Message) -> PendingReply:
         node = message.metadata.dst_node_id - FIRST_ID
         workers = self.workers_of(node)
         if message.metadata.message_type in (ROSTER, ALIVE):
@@ -112,32 +134,17 @@ class WorkerGrid(EngineGrid):
             )
             for part, worker in enumerate(workers)
         ]
-        reply: Future[Message] = Future()
-        missing = threading.Semaphore(len(parts) - 1)
+        reply = PendingReply(message, parts)
 
         def take(_: Future[bytes]) -> None:
-            if missing.acquire(blocking=False):  # others are still at work
-                return
-            try:
-                reply.set_result(_put_together([part.result() for part in parts], message))
-            except BaseException as error:  # raised again when the answer is pulled
-                reply.set_exception(error)
-            with self._arrived:
-                self._news = True
-                self._arrived.notify_all()
+            if reply.has_arrived():
+                with self._arrived:
+                    self._news = True
+                    self._arrived.notify_all()
 
         for part in parts:
             part.add_done_callback(take)
         return reply
-
-
-def _put_together(answers: list[bytes], message: Message) -> Message:
-    """Return the node's reply. If a worker had an error, the reply is that error."""
-    for answer in answers:
-        if answer[:1] == frames.REPLY:
-            return from_bytes(answer[1:])
-    replies = [reply for answer in answers for reply in frames.read_part(answer[1:])]
-    return from_bytes(to_bytes(write_reply(merged(replies), reply_to=message)))
 
 
 class WithState(Persistence):

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.wire import roster_query
-from fedproto_app.engine import simulation
+from fedproto_app.engine import frames, simulation
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.engine.simulation import WorkerGrid, simulate, simulate_without_workers
 from fedproto_app.node import process
@@ -79,6 +80,23 @@ def test_any_number_of_workers_gives_the_same_bits(
     folder = simulate_without_workers(in_process, NODES, ignore)
     assert clients_csv(folder.path) == clients_csv(expected.path)
     assert not process.in_simulation()
+
+
+def test_parts_of_replies_are_read_by_one_thread(
+    pool: WorkerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads that parse the headers of numpy's arrays at once make Python 3.11 fail."""
+    threads = set[int]()
+    read = frames.read_part
+
+    def observed(content: bytes) -> Any:
+        threads.add(threading.get_ident())
+        return read(content)
+
+    monkeypatch.setattr(frames, "read_part", observed)
+    settings = small_settings(tmp_path, **PATIENCE, method="solo", **{"cohort-size": 2})
+    simulate(settings, NODES, pool, 4, ignore)
+    assert threads == {threading.get_ident()}
 
 
 def test_answers_that_nobody_wants_any_more_end_no_wait(pool: WorkerPool) -> None:
