@@ -452,12 +452,12 @@ def test_a_client_is_fitted_with_all_samples_that_judge(sharing: str) -> None:
 def test_candidates_are_weighed_by_evidence_and_all_folds_by_hand() -> None:
     """Two candidates give the true class of the only sample of each fold different odds."""
 
-    def classifier(odds: float) -> Classifier:
-        return torch.zeros(1, 1, 2).double(), torch.tensor([[math.log(odds), 0.0]]).double()
+    def candidates(*odds: float) -> Classifier:
+        biases = [[math.log(of_first), 0.0] for of_first in odds]
+        return torch.zeros(len(odds), 1, 2).double(), torch.tensor(biases).double()
 
     fold = Fold(vectors_of([0], [0]), in_sums=False)
-    final = [classifier(1), classifier(1e6)]
-    judged = [[classifier(3), classifier(1)], [classifier(3), classifier(1)]]  # ¾ and ½ likely
+    final, judged = candidates(1, 1e6), [candidates(3, 1), candidates(3, 1)]  # ¾ and ½ likely
     fits = class_fit._weighed(final, judged, torch.tensor([0.0, math.log(2)]), [fold, fold])
     second = 2 / (2 + (3 / 2) ** (2 * class_fit.ETA))
     assert fits.final[1][0, 0].item() == pytest.approx(second * math.log(1e6))

@@ -81,7 +81,11 @@ SHARES_ALONE = (0.0, 0.1, 0.25, 0.5, 1.0)  # of the classifier fitted to the cli
 ODDS_ALONE = 63.0  # prior odds against a share of 1. Against a share s they are 63 to the power s
 LEAST_JUDGING = 10  # by how many judging samples must outnumber classes, or else the share is 0
 
-Classifier = tuple[Tensor, Tensor]  # weight [K, D, C], bias [K, C]; pooled: [D, C] and [C]
+AT_ONCE = 12  # candidates that are judged at once, to limit the memory
+
+# weight [K, D, C] and bias [K, C], for all clients [D, C] and [C]. The candidates of one client are
+# such a pair too, with M candidates in place of K clients.
+Classifier = tuple[Tensor, Tensor]
 
 
 class ClassPool(NamedTuple):
@@ -266,10 +270,11 @@ class ClassFit:
 
         shares: see `personal`.
         """
-        return _joined(
+        weight, bias = _joined(
             self._of_all(total.less(held_out.of_client(row), share))
             for row, share in enumerate(_of_clients(shares, held_out))
         )
+        return weight.nan_to_num(), bias.nan_to_num()
 
     def _of_all(self, total: ClassSums) -> Classifier:
         [factor] = precision_factors(total, [self._penalty])
@@ -292,9 +297,9 @@ class ClassFit:
         for fold in folds:
             removed = fold.removed_from(sums)
             judged.append(final if removed is None else self._alone(sums.less(removed), plain))
-        return _weighed(final, judged, sums.counts.new_zeros(len(final)), folds)
+        return _weighed(final, judged, sums.counts.new_zeros(1), folds)
 
-    def _alone(self, sums: ClassSums, plain: bool) -> list[Classifier]:
+    def _alone(self, sums: ClassSums, plain: bool) -> Classifier:
         factors, shrunk = ((1.0,), (1.0,)) if plain else (WELL_KNOWN, SHRUNK)
         means, roots = class_means(sums.moment, sums.counts), self._roots(sums, factors)
         return self._candidates(sums, roots, means, sums.counts, shrunk)
@@ -350,7 +355,7 @@ class ClassFit:
         own: OwnScatter | None,
         pools: Sequence[ClassPool],
         share: float,
-    ) -> list[Classifier]:
+    ) -> Classifier:
         """Return one client's candidates, fitted without these samples of it."""
         remaining, spread = sums.less(removed), total.less(removed, share)
         if own is not None:
@@ -372,7 +377,7 @@ class ClassFit:
         spread: ClassSums,
         roots: Mapping[float, Tensor],
         pools: Sequence[ClassPool],
-    ) -> list[Classifier]:
+    ) -> Classifier:
         """Return one client's candidates whose class means lean to these pools.
 
         roots: the `precision_factors` of the spread for `PENALTIES`. The first pool holds all
@@ -387,8 +392,8 @@ class ClassFit:
                 leant = moment + weight.unsqueeze(-1) * pool_means
                 means = class_means(leant, counts + weight)
                 some = {factor: roots[factor] for factor in factors}
-                candidates += self._candidates(spread, some, means, frequent, SHRUNK)
-        return candidates
+                candidates.append(self._candidates(spread, some, means, frequent, SHRUNK))
+        return _joined(candidates)
 
     def _evidence(
         self, sums: ClassSums, spread: ClassSums, pools: Sequence[ClassPool], share: float
@@ -426,11 +431,11 @@ class ClassFit:
         means: Tensor,
         counts: Tensor,
         shrunk: Sequence[float],
-    ) -> list[Classifier]:
-        """Return a classifier for each factor of the penalty and of the log-likelihoods.
+    ) -> Classifier:
+        """Return one client's classifiers, for each factor of the penalty and of log-likelihoods.
 
         spread: the sums that give the covariance. roots: the precision factor for each penalty
-        factor. means: [K, C, D]. counts: class frequencies [K, C]. shrunk: the factors of the
+        factor. means: [1, C, D]. counts: class frequencies [1, C]. shrunk: the factors of the
         log-likelihoods.
         """
         prior, has, centre = self.prior(counts), counts > 0, overall_mean(spread)
@@ -438,7 +443,7 @@ class ClassFit:
         for root in roots.values():
             weight, offset = discriminant(root, centre, means, has)
             candidates += [(factor * weight, factor * offset + prior) for factor in shrunk]
-        return candidates
+        return _joined(candidates)
 
 
 def frequencies(counts: Tensor, total: Tensor) -> Tensor:
@@ -451,8 +456,8 @@ def _of_clients(shares: Sequence[float], sums: ClassSums) -> Sequence[float]:
 
 
 def _joined(classifiers: Iterable[Classifier]) -> Classifier:
-    """Join classifiers of single clients along the axis of K clients."""
-    weight, bias = (torch.cat(parts).nan_to_num() for parts in zip(*classifiers, strict=True))
+    """Join classifiers along the axis of clients or candidates."""
+    weight, bias = (torch.cat(parts) for parts in zip(*classifiers, strict=True))
     return weight, bias
 
 
@@ -463,21 +468,17 @@ def _all_clients(fits: Iterable[Fits]) -> Fits:
 
 
 def _weighed(
-    final: Sequence[Classifier],
-    judged: Sequence[Sequence[Classifier]],
-    prior: Tensor,
-    folds: Sequence[Fold],
+    final: Classifier, judged: Sequence[Classifier], prior: Tensor, folds: Sequence[Fold]
 ) -> Fits:
     """Return the means of one client's candidates, weighed by prior and likelihood of all folds.
 
     judged: for each fold, the candidates fitted without its samples. prior: the logarithms of the
-    weights before these samples are seen, [candidates].
+    weights before these samples are seen, [M].
     """
-    weights = prior.unsqueeze(0)
+    weights = prior.expand(len(final[0]))
     for fold, candidates in zip(folds, judged, strict=True):
-        scores = (_scores(fold.vectors, candidate) for candidate in candidates)
-        weights = weights + ETA * _log_likelihoods(fold.vectors, scores)
-    weights = weights.softmax(dim=1)
+        weights = weights + ETA * _log_likelihoods(fold.vectors, candidates)
+    weights = weights.softmax(dim=0)
     return Fits(_mean(final, weights), [_mean(candidates, weights) for candidates in judged])
 
 
@@ -490,16 +491,15 @@ def _mixed(together: Fits, alone: Fits, sums: ClassSums, folds: Sequence[Fold]) 
     if judging - float((sums.counts > 0).sum()) < LEAST_JUDGING:
         return together
     shares = sums.counts.new_tensor(SHARES_ALONE)
-    weights, judged = -math.log(ODDS_ALONE) * shares.unsqueeze(0), []
+    weights, judged = -math.log(ODDS_ALONE) * shares, []
     for fold, first, second in zip(folds, together.judged, alone.judged, strict=True):
         removed = fold.removed_from(sums)
         remaining = sums if removed is None else sums.less(removed)
         pair = first, _completed(second, first, remaining.counts)
         judged.append(pair)
-        scores, alone_scores = (_scores(fold.vectors, classifier) for classifier in pair)
-        mixtures = [torch.lerp(scores, alone_scores, share) for share in shares]
+        mixtures = _joined(_mixture(*pair, share) for share in shares)
         weights = weights + ETA * _log_likelihoods(fold.vectors, mixtures)
-    share = weights.softmax(dim=1) @ shares
+    share = weights.softmax(dim=0) @ shares
     final = _mixture(together.final, _completed(alone.final, together.final, sums.counts), share)
     return Fits(final, [_mixture(*pair, share) for pair in judged])
 
@@ -523,23 +523,18 @@ def _completed(alone: Classifier, together: Classifier, counts: Tensor) -> Class
     return weight, bias
 
 
-def _mean(candidates: Sequence[Classifier], weights: Tensor) -> Classifier:
-    """Return the mean of the candidates with these weights [K, candidates]."""
-    mean_weight, mean_bias = (torch.zeros_like(tensor) for tensor in candidates[0])
-    for number, (weight, bias) in enumerate(candidates):
-        mean_weight += weights[:, number, None, None] * weight.nan_to_num()
-        mean_bias += weights[:, number, None] * bias.nan_to_num()
-    return mean_weight, mean_bias
+def _mean(candidates: Classifier, weights: Tensor) -> Classifier:
+    """Return the mean of one client's candidates with these weights [M]."""
+    weight, bias = (torch.einsum("m...,m->...", part.nan_to_num(), weights) for part in candidates)
+    return weight.unsqueeze(0), bias.unsqueeze(0)
 
 
-def _scores(vectors: LabelledVectors, classifier: Classifier) -> Tensor:
-    """Return the log-probabilities [K, n, C] of these vectors, up to a constant for each."""
-    weight, bias = classifier
-    return vectors.features.double() @ weight + bias.unsqueeze(1)
-
-
-def _log_likelihoods(samples: LabelledVectors, scores: Iterable[Tensor]) -> Tensor:
-    """Return each client's log-likelihood of these samples for each of the scores, [K, scores]."""
-    _, labels, present = samples
-    losses = torch.stack([log_loss(logits, labels, present) for logits in scores], dim=1)
-    return -present.double().sum(dim=1, keepdim=True) * losses.nan_to_num(nan=1e9, posinf=1e9)
+def _log_likelihoods(samples: LabelledVectors, candidates: Classifier) -> Tensor:
+    """Return the log-likelihood of one client's samples [1, n, D] for each of M candidates, [M]."""
+    features, labels, present = samples.features[0].double(), samples.labels, samples.present
+    losses = []
+    for start in range(0, len(candidates[0]), AT_ONCE):
+        weight, bias = (part[start : start + AT_ONCE] for part in candidates)
+        scores = torch.einsum("nd,mdc->mnc", features, weight) + bias.unsqueeze(1)
+        losses.append(log_loss(scores, labels.expand(len(scores), -1), present))
+    return -present.double().sum() * torch.cat(losses).nan_to_num(nan=1e9, posinf=1e9)
