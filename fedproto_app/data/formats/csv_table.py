@@ -115,7 +115,7 @@ class CsvFile(TableFile):
                         decimal="," if style == "comma" and not in_texts else ".",
                         names=range(len(self.head.names)),
                         usecols=used,
-                        dtype=kinds,
+                        dtype=kinds or None,
                         na_values=missing,
                         header=None,
                         index_col=False,
