@@ -54,7 +54,6 @@ from fedproto_app.strategies.kindred.learner import GRAM, MOMENT, OTHERS, UNIT, 
 from fedproto_app.tasks.forecasting.metrics import BLOCK_METRICS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from fedproto_app.trust.fixed_point import Layout, Sums, packed, unpacked
-from fedproto_app.trust.masks import added
 
 PAGE = ROOT / "docs" / "results" / "sharing.md"
 MAKER = "benchmarks.sharing_results"
@@ -179,7 +178,7 @@ def masked_total(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     bits, nodes = AggregationSettings().secure_bits, len(rows)
     sums = [Sums({"": row.astype(np.float64) / UNIT}, {}) for row in rows]
     layout = Layout.from_sums(sums[0])
-    vector = added([packed(of_node, bits, nodes) for of_node in sums], layout.size)
+    vector = np.sum([packed(of_node, bits, nodes) for of_node in sums], axis=0)
     return unpacked(vector, layout, bits).values[""].astype(np.float32)
 
 

@@ -31,7 +31,6 @@ from fedproto_app.trust.discrete_noise import KeyStream, Noise, TooLittleNoise
 from fedproto_app.trust.fixed_point import Layout, NoiseShare, OutOfRange, Sums, Vector, packed
 from fedproto_app.trust.masks import (
     Forged,
-    added,
     between,
     fewest,
     new_private,
@@ -158,10 +157,8 @@ class Masking:
             raise MaskingError(str(error)) from None
         size, number = Layout.from_sums(sums).size, secrets.number
         other_keys = {n: secrets.keys[n].masks for n in secrets.received if n != number}
-        vector = added(
-            [plain, stream(secrets.seed, size), between(secrets.masks, other_keys, number, size)],
-            size,
-        )
+        masks = between(secrets.masks, other_keys, number, size)
+        vector = plain + stream(secrets.seed, size) + masks  # modulo 2⁶⁴
         self._write(secrets.model_copy(update={"masked": True}))  # before anything leaves
         return vector
 

@@ -50,7 +50,6 @@ from fedproto_app.trust.masks import (
     PRIVATE_BYTES,
     SEED_BYTES,
     Forged,
-    added,
     between,
     fewest,
     joined,
@@ -279,7 +278,7 @@ class MaskedSum:
             return None
         least = self._fewest(session)
         helper_replies = [helpers[name] for name in sorted(helpers)][:least]
-        total = added(vectors.values(), layout.size)
+        total = sum(vectors.values(), np.zeros(layout.size, dtype=np.uint64))
         try:
             for number in survivors:
                 seed = joined([reply.seeds[number] for reply in helper_replies], SEED_BYTES)

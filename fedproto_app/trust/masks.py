@@ -13,7 +13,7 @@ import base64
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -139,14 +139,6 @@ def between(private: bytes, publics: Mapping[int, bytes], number: int, size: int
     for peer, public in sorted(publics.items()):
         mask = stream(base64.urlsafe_b64decode(shared(private, public)), size)
         total = total + mask if number < peer else total - mask
-    return total
-
-
-def added(vectors: Iterable[Vector], size: int) -> Vector:
-    """Return the sum of the vectors modulo 2⁶⁴."""
-    total = np.zeros(size, dtype=np.uint64)
-    for vector in vectors:
-        total = total + vector
     return total
 
 
