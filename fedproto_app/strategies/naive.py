@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedproto_app.core.messages import Guidance
 from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
 from fedproto_app.models.forecaster import COEFFICIENTS
 from fedproto_app.models.model import HEAD, LinearHeadModel
 from fedproto_app.settings import Settings
-from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner, new_stage
 from fedproto_app.strategies.common.learner import Cohort, Context
 from fedproto_app.strategies.solo import SoloStrategy
 from fedproto_app.tasks.forecasting.task import ForecastingTask
@@ -92,7 +91,7 @@ class CountsMemory(NamedTuple):
 
 
 class FrequentClassLearner(
-    ClosedFormLearner[VectorsContext, ClassificationTask | SequenceClassificationTask]
+    ClosedFormLearner[Context, ClassificationTask | SequenceClassificationTask]
 ):
     """Predicts from the class frequencies of all stages so far."""
 
@@ -100,27 +99,22 @@ class FrequentClassLearner(
         counts = torch.zeros(len(self.task.shape.classes), dtype=torch.int64)
         return CountsMemory(stages=torch.tensor(0), counts=counts)
 
-    def context(self, guidance: Guidance, cohort: Cohort) -> VectorsContext:
-        return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
-
-    def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
-        parameters, (_, labels, present) = cohort.parameters, context.vectors
+    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+        parameters = cohort.parameters
+        features, labels, present = self.task.train_vectors(parameters, cohort.samples)
         counts = cohort.memory.counts
         members = one_hot(labels, counts.shape[1]) * present.long().unsqueeze(2)
         counts += members.sum(dim=1) * new_stage(cohort).unsqueeze(1)
         parameters[HEAD + "bias"].copy_(log_prior(counts))
-        scores = self.task.predict(parameters, context.vectors.features)
+        scores = self.task.predict(parameters, features)
         return {"total": log_loss(scores.double(), labels, present)}
 
 
-class MeanNumberLearner(ClosedFormLearner[VectorsContext, SequenceRegressionTask]):
+class MeanNumberLearner(ClosedFormLearner[Context, SequenceRegressionTask]):
     """Predicts the mean target of the client's train sequences."""
 
-    def context(self, guidance: Guidance, cohort: Cohort) -> VectorsContext:
-        return VectorsContext(self.task.train_vectors(cohort.parameters, cohort.samples))
-
-    def conclude(self, cohort: Cohort, context: VectorsContext) -> dict[str, Tensor]:
-        _, targets, present = context.vectors
+    def conclude(self, cohort: Cohort, context: Context) -> dict[str, Tensor]:
+        _, targets, present = self.task.train_vectors(cohort.parameters, cohort.samples)
         scaled_targets = targets.double() / self.task.settings.data.sequences.target_scale
         samples = present.double().sum(dim=1)
         mean = (scaled_targets * present).sum(dim=1) / samples

@@ -12,6 +12,7 @@ parts of the train samples.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, NamedTuple
 
@@ -51,8 +52,8 @@ from fedproto_app.strategies.common.class_fit import (
     total_in,
     unpacked,
 )
-from fedproto_app.strategies.common.closed_form import ClosedFormLearner, VectorsContext, new_stage
-from fedproto_app.strategies.common.learner import Cohort, Contribution
+from fedproto_app.strategies.common.closed_form import ClosedFormLearner, new_stage
+from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
 from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
@@ -70,19 +71,15 @@ class SumsMemory(NamedTuple):
     judged: dict[str, Tensor]
 
 
-class ClassesContext(VectorsContext):
-    """guessed: the unlabelled train vectors with the classes that the last round's models predict,
-    or None in a round without guesses. validation: the validation samples if the clients also learn
-    from them, else None."""
+@dataclass(frozen=True)
+class ClassesContext(Context):
+    """vectors: the features of the cohort's train samples of this round. guessed: the unlabelled
+    train vectors with the classes that the last round's models predict, or None in a round without
+    guesses. validation: the validation samples if the clients also learn from them, else None."""
 
-    def __init__(
-        self,
-        vectors: LabelledVectors,
-        guessed: LabelledVectors | None,
-        validation: LabelledVectors | None,
-    ) -> None:
-        super().__init__(vectors)
-        self.guessed, self.validation = guessed, validation
+    vectors: LabelledVectors
+    guessed: LabelledVectors | None
+    validation: LabelledVectors | None
 
 
 class AnalyticClassesLearner(

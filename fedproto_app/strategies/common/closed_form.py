@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 
 from fedproto_app.core.sends import Sends, Sizes
-from fedproto_app.maths.class_gaussian import LabelledVectors
-from fedproto_app.strategies.common.learner import Cohort, Context, ContextT, Learner, Phase, TaskT
-
-
-class VectorsContext(Context):
-    """The features of the cohort's train samples of this round."""
-
-    def __init__(self, vectors: LabelledVectors) -> None:
-        self.vectors = vectors
+from fedproto_app.strategies.common.learner import Cohort, ContextT, Learner, Phase, TaskT
 
 
 def new_stage(cohort: Cohort) -> Tensor:
