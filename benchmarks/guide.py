@@ -189,21 +189,18 @@ class Play:
         self._site(harbour)
 
         run = self._begin(server, "train")
-        self._await_rounds(server, 1)
+        self._await_first_round()
         self._type(server, "late")
         self._site(oldtown)
         self._do("SIGKILL of SuperLink and ServerApp", lambda: self._kill(server, run))
         self._type(server, "resume")
-        self._do(
-            "the resumed run has all rounds, the late site too",
-            lambda: self._run_is_complete(server),
-        )
+        self._do("the resumed run has all rounds, the late site too", self._run_is_complete)
         self._type(server, "backup")
         self._do("the server is lost", lambda: remove_project("fedproto-server"))
         self._type(server, "restore")
         self._internet("fedproto-server_superlink_1", "fl.example.org")
         self._do("the restored server becomes healthy", server.await_health)
-        self._do("it has the run", lambda: self._run_is_complete(server))
+        self._do("it has the run", self._run_is_complete)
         self._do(f"an image of version {NEXT_VERSION}", self._next_image)
         self._type(harbour, "pause")
         self._upgrade(server)
@@ -322,14 +319,11 @@ class Play:
         if f'"{INTERNET}"' not in networks:  # a container that was not made anew is in it
             docker("network", "connect", *alias, INTERNET, container)
 
-    def _await_rounds(self, server: Machine, count: int) -> None:
-        title = f"round {count} is done"
-        done = partial(
-            wait_until, lambda: self._rounds(server) >= count, title, LONGEST, interval=3
-        )
-        self._do(title, done)
+    def _await_first_round(self) -> None:
+        title = "round 1 is done"
+        self._do(title, partial(wait_until, self._rounds, title, LONGEST, interval=3))
 
-    def _rounds(self, server: Machine) -> int:
+    def _rounds(self) -> int:
         file = "/runs/RUN/rounds.jsonl"
         command = ["docker", "exec", *READER, "wc", "-l", file]
         output = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
@@ -344,7 +338,7 @@ class Play:
         docker("start", *parts)
         server.await_health()
 
-    def _run_is_complete(self, server: Machine) -> None:
+    def _run_is_complete(self) -> None:
         command = "cat /runs/RUN/rounds.jsonl /runs/RUN/clients.csv"
         output = docker("exec", *READER, "sh", "-c", command)
         numbers = [int(number) for number in re.findall(r'"round": ?(\d+)', output)]

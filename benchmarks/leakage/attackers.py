@@ -51,16 +51,14 @@ def mean_of_others(secrets: Vectors) -> Vectors:
     return np.asarray((secrets.sum(axis=0) - secrets) / (len(secrets) - 1))
 
 
-def explained(guesses: Vectors, secrets: Vectors, seed: int = 0) -> Estimate:
+def explained(guesses: Vectors, secrets: Vectors) -> Estimate:
     """Return the share of the squared error of `mean_of_others` that the guesses save.
 
     1 means that every secret was guessed, 0 that nothing was learned. Below 0 the guesses mislead.
     """
     errors = np.square(guesses - secrets).sum(axis=1)
     blind = np.square(mean_of_others(secrets) - secrets).sum(axis=1)
-    return bootstrapped(
-        lambda drawn: 1 - errors[drawn].sum() / blind[drawn].sum(), len(errors), seed
-    )
+    return bootstrapped(lambda drawn: 1 - errors[drawn].sum() / blind[drawn].sum(), len(errors))
 
 
 def correlation(guesses: Vectors, secrets: Vectors) -> float:
@@ -69,9 +67,7 @@ def correlation(guesses: Vectors, secrets: Vectors) -> float:
     return float(np.mean([np.corrcoef(guess, secret)[0, 1] for guess, secret in pairs]))
 
 
-def membership_area(
-    members: Sequence[Vectors], strangers: Sequence[Vectors], seed: int = 0
-) -> Estimate:
+def membership_area(members: Sequence[Vectors], strangers: Sequence[Vectors]) -> Estimate:
     """Return the area under the curve of scores: the chance that a member's score is higher than
     a stranger's. Client by client, then the mean: windows of different clients are not compared.
 
@@ -79,7 +75,7 @@ def membership_area(
     """
     pairs = zip(members, strangers, strict=True)
     areas = np.array([_area(mine, stranger_scores) for mine, stranger_scores in pairs])
-    return bootstrapped(lambda drawn: areas[drawn].mean(), len(areas), seed)
+    return bootstrapped(lambda drawn: areas[drawn].mean(), len(areas))
 
 
 def _area(members: Vectors, strangers: Vectors) -> float:
@@ -89,8 +85,8 @@ def _area(members: Vectors, strangers: Vectors) -> float:
     return float(wins / (len(members) * len(strangers)))
 
 
-def bootstrapped(figure: Callable[[NDArray[np.int64]], float], clients: int, seed: int) -> Estimate:
-    rng = np.random.default_rng(seed)
+def bootstrapped(figure: Callable[[NDArray[np.int64]], float], clients: int) -> Estimate:
+    rng = np.random.default_rng(0)
     draws = [figure(rng.integers(0, clients, clients)) for _ in range(DRAWS)]
     low, high = np.percentile(draws, [2.5, 97.5])
     return Estimate(float(figure(np.arange(clients))), float(low), float(high))

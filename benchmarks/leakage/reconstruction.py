@@ -56,7 +56,7 @@ def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
         return Reconstruction(says, guesses, share, correlation(guesses, days), drawn)
 
     size = np.sqrt(np.square(prototypes).mean())
-    spoilt = decoded(_noisy(prototypes, NOISE, victims.names), days)
+    spoilt = decoded(_noisy(prototypes, victims.names), days)
     return days, [
         reconstructed("nothing (mean of the other clients)", mean_of_others(days), "nothing"),
         reconstructed(
@@ -75,9 +75,9 @@ def profiles(victims: Victims) -> tuple[Vectors, list[Reconstruction]]:
     ]
 
 
-def _noisy(prototypes: Vectors, scale: float, names: list[str]) -> Vectors:
+def _noisy(prototypes: Vectors, names: list[str]) -> Vectors:
     rows = zip(torch.from_numpy(prototypes), names, strict=True)
-    spoilt = [noisy(row, "gaussian", scale, torch_stream(0, name, "noise")) for row, name in rows]
+    spoilt = [noisy(row, "gaussian", NOISE, torch_stream(0, name, "noise")) for row, name in rows]
     return torch.stack(spoilt).numpy()
 
 
@@ -133,7 +133,7 @@ def window_from_gradient(victims: Victims) -> Reconstruction:
         blind.append(mean_window.numpy())
     truths, guesses, blinds = (np.stack(rows) for rows in (truth, guess, blind))
     errors, without = (np.square(estimates - truths).sum(axis=1) for estimates in (guesses, blinds))
-    share = bootstrapped(lambda drawn: 1 - errors[drawn].sum() / without[drawn].sum(), TRIES, 0)
+    share = bootstrapped(lambda drawn: 1 - errors[drawn].sum() / without[drawn].sum(), TRIES)
     matched = float(
         np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(guesses, truths, strict=True)])
     )
