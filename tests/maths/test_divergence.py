@@ -184,13 +184,6 @@ def test_update_refuses_missing_and_unknown_clients(old_clients: int, changed: l
 THREE = torch.tensor([[0.0, 0.1, 0.2], [0.1, 0.0, 0.6], [0.2, 0.6, 0.0]])
 
 
-@pytest.mark.parametrize(
-    ("beta", "expected"), [(0, 0.1), (50, 0.2), (75, 0.4), (100, 0.6), (25, 0.15)]
-)
-def test_percentile_threshold_interpolates_between_the_pairs(beta: float, expected: float) -> None:
-    assert threshold(THREE, "percentile", beta) == pytest.approx(expected, abs=1e-7)
-
-
 def test_thresholds_are_numpys_percentile_or_given() -> None:
     values = pairwise_divergence(random_prototypes(30, 3, 8))
     before = values.clone()
