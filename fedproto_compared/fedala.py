@@ -26,7 +26,7 @@ from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.section import CountOrZero, Positive, Section, ShareOrOne, setting
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.settings import Training
-from fedproto_app.strategies.common.learner import Cohort, Context, Phase
+from fedproto_app.strategies.common.learner import Cohort, Context
 from fedproto_app.strategies.fedavg import FedAvgStrategy
 from fedproto_app.strategies.solo import SoloLearner
 from fedproto_app.tasks.task import AnyTask
@@ -124,9 +124,6 @@ class FedAlaLearner(SoloLearner):
             trained=torch.tensor(False),
             learned=torch.tensor(False),
         )
-
-    def phases(self) -> list[Phase]:
-        return [Phase("local", self.shared, self.training.local_epochs)]
 
     def begin(self, cohort: Cohort) -> None:
         """Train W, and begin with the mixture."""
