@@ -19,17 +19,17 @@ _GROUPS = Path("/sys/fs/cgroup")  # a container's limits
 def cores() -> int:
     """Return how many cores this process may use. A container's quota is taken into account."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    return max(1, int(min(len(allowed) or os.cpu_count() or 1, _quota(_GROUPS))))
+    return max(1, int(min(len(allowed) or os.cpu_count() or 1, _quota())))
 
 
-def _quota(groups: Path) -> float:
+def _quota() -> float:
     """Return how many cores' time the control group may use, infinite if it has no limit."""
     with suppress(OSError, ValueError):
-        limit, period = (groups / "cpu.max").read_text().split()
+        limit, period = (_GROUPS / "cpu.max").read_text().split()
         return float(limit) / float(period)  # fails for "max", which is not a number
     with suppress(OSError, ValueError):  # version 1 of control groups, where -1 means no limit
-        limit = (groups / "cpu" / "cpu.cfs_quota_us").read_text()
-        period = (groups / "cpu" / "cpu.cfs_period_us").read_text()
+        limit = (_GROUPS / "cpu" / "cpu.cfs_quota_us").read_text()
+        period = (_GROUPS / "cpu" / "cpu.cfs_period_us").read_text()
         return float(limit) / float(period) if int(limit) > 0 else math.inf
     return math.inf
 

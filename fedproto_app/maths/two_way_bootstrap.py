@@ -18,9 +18,7 @@ _AT_ONCE = 2**21  # how many numbers are computed at once, to bound the memory
 Floats = NDArray[np.float64]
 
 
-def median_ratio_interval(
-    errors: Floats, rival: Floats, draws: int = DRAWS, seed: int = 0
-) -> tuple[float, float]:
+def median_ratio_interval(errors: Floats, rival: Floats, draws: int = DRAWS) -> tuple[float, float]:
     """Return the percentile interval of the median over clients of errors / rival.
 
     errors, rival: [K, D], the sum of each client's errors on each day, 0 on days on which the
@@ -28,7 +26,7 @@ def median_ratio_interval(
     infinite. If there is one column, only clients are drawn.
     """
     clients, days = rival.shape
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     weights = rng.multinomial(days, np.full(days, 1 / days), size=draws).T.astype(np.float64)
     drawn = rng.integers(clients, size=(clients, draws))
     fails: NDArray[np.bool_] = ~np.isfinite(errors.sum(axis=1))

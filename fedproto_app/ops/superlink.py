@@ -259,13 +259,13 @@ class SuperLink(Connection):
     def _end(self) -> None:
         """End all started processes. A second Ctrl-C only shortens the grace period."""
         try:
-            self._signal_until_gone(signal.SIGTERM, _GRACE)
+            self._signal_until_gone(signal.SIGTERM)
         finally:
-            self._signal_until_gone(signal.SIGKILL, _GRACE)
+            self._signal_until_gone(signal.SIGKILL)
             self._process.wait(timeout=_GRACE)
 
-    def _signal_until_gone(self, number: signal.Signals, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+    def _signal_until_gone(self, number: signal.Signals) -> None:
+        deadline = time.monotonic() + _GRACE
         signalled: set[int] = set()
         while (running := self._running()) and time.monotonic() < deadline:
             for process in running - signalled:
