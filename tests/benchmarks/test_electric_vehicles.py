@@ -132,17 +132,15 @@ def idealised(number: int = 0, **changes: float) -> Vehicle:
     return replace(usual, kind=kind, **changes)  # type: ignore[arg-type]
 
 
-def straight(metres: int, rise: float = 0.0, limit: float = 15.0, stops: float = 0.0) -> Road:
-    """Return a road with one limit (m/s) and a steady slope, `rise` metres in all."""
+def straight(metres: int, rise: float = 0.0) -> Road:
+    """Return a road of 15 m/s without stops and with a steady slope, `rise` metres in all."""
     points = metres // 10 + 1
-    chance = np.zeros(points)
-    chance[50::50] = stops
     return Road(
         latitude=np.linspace(48, 48.1, points),
         longitude=np.full(points, 11.0),
         elevation=np.linspace(500, 500 + rise, points),
-        limit=np.full(points, limit),
-        stop_chance=chance,
+        limit=np.full(points, 15.0),
+        stop_chance=np.zeros(points),
     )
 
 

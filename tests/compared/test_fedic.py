@@ -69,11 +69,9 @@ def three(strategy: FedicStrategy) -> list[SentModel]:
     ]
 
 
-def next_model(
-    strategy: FedicStrategy, models: list[SentModel], number: int = 1
-) -> tuple[Arrays, Round]:
+def next_model(strategy: FedicStrategy, models: list[SentModel]) -> tuple[Arrays, Round]:
     """Return the next global model, and the round with what was refused."""
-    round_ = Round(number)
+    round_ = Round(1)
     mean = strategy.average(models, round_)
     assert mean is not None
     return strategy.renewed(mean, round_), round_

@@ -33,10 +33,10 @@ from tests.helpers.local_grid import (
 from tests.helpers.reported import Fields, fields_of, reported_metrics
 
 
-def write_images(file: Path, stages: list[str], classes: str = "", images: int = 8) -> Path:
-    """An npz of noise: each stage's classes, a letter a class, so many train images each."""
+def write_images(file: Path, stages: list[str]) -> Path:
+    """An npz of noise: each stage's classes, a letter a class, eight train images each."""
     rng = np.random.default_rng(len(stages))
-    labels = [(letter, n) for n, letters in enumerate(stages) for letter in letters] * images
+    labels = [(letter, n) for n, letters in enumerate(stages) for letter in letters] * 8
     stage = np.array([n for _, n in labels], dtype=np.int64)
     y = np.array([letter for letter, _ in labels])
     x = rng.integers(0, 255, size=(len(labels), 8, 8)).astype(np.uint8)
