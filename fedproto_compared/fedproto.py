@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from fedproto_app.core.clients import ClientKey
@@ -21,6 +20,7 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.core.round import Round
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
+from fedproto_app.maths.class_prototypes import nearness_of_classes
 from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner
 from fedproto_app.strategies.common.prototypes import (
@@ -139,6 +139,7 @@ class FedProtoClassesLearner(
         if self.section.inference == "head" or not has_prototype.any():
             return self.task.evaluate(cohort.parameters, cohort.samples)
         shared = shared.expand(len(cohort.names), -1, -1)
+        has_prototype = has_prototype.expand(len(cohort.names), -1)
 
         def nearness(representation: Tensor) -> Tensor:
             return nearness_of_classes(representation, shared, has_prototype)
@@ -188,17 +189,6 @@ def prototype_distance(representation: Tensor, prototype: Tensor) -> Tensor:
     representation: [K, B, D]. prototype: [B, D]. Returns [K].
     """
     return (representation - prototype).square().mean(dim=(1, 2))
-
-
-def nearness_of_classes(
-    representation: Tensor, prototypes: Tensor, has_prototype: Tensor
-) -> Tensor:
-    """Return the negative distance to each class's prototype, [K, n, D], [K, C, D] → [K, n, C].
-
-    has_prototype: [C] bool. The result is −∞ for a class without a prototype.
-    """
-    distance = torch.cdist(representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
-    return -distance.masked_fill(~has_prototype, torch.inf)
 
 
 METHOD = Method(

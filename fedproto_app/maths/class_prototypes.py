@@ -39,14 +39,21 @@ def moving_average(
     return torch.where(in_both, averaged, either), old_known | new_known
 
 
+def nearness_of_classes(
+    representation: Tensor, prototypes: Tensor, has_prototype: Tensor
+) -> Tensor:
+    """Return the negative distance to each class's prototype, [K, n, D], [K, C, D] → [K, n, C].
+
+    The distance is Euclidean. The result is −∞ for a class without a prototype.
+    """
+    distance = torch.cdist(representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
+    return -distance.masked_fill(~has_prototype.unsqueeze(1), torch.inf)
+
+
 def nearest_prototype(representation: Tensor, prototypes: Tensor, has_prototype: Tensor) -> Tensor:
     """Return the class whose prototype is nearest (GLDP, eq. 13): [K, n, D] → [K, n].
 
-    The distance is Euclidean. Ties go to the lowest class, and a client without prototypes gets −1.
+    Ties go to the lowest class, and a client without prototypes gets −1.
     """
-    distance = torch.cdist(
-        representation, prototypes, compute_mode="donot_use_mm_for_euclid_dist"
-    )  # (K, n, C)
-    distance = distance.masked_fill(~has_prototype.unsqueeze(1), torch.inf)
-    nearest = distance.argmin(dim=2)
+    nearest = nearness_of_classes(representation, prototypes, has_prototype).argmax(dim=2)
     return torch.where(has_prototype.any(dim=1, keepdim=True), nearest, -1)

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from fedproto_app.core.messages import Guidance
-from fedproto_compared.fedproto import nearness_of_classes
 from tests.helpers.tiny_cohort import PERIOD, WIDTH, tiny_batches, tiny_cohort, tiny_learner
 
 GLOBAL = np.arange(PERIOD * WIDTH, dtype=np.float32).reshape(PERIOD, WIDTH)
@@ -37,11 +36,3 @@ def test_only_the_last_epoch_is_sent() -> None:
         fedproto.loss(clients.parameters, batch, context)
     expected = fedproto.task.represent(clients.parameters, batches[1])
     torch.testing.assert_close(context.local_prototypes.value(), expected)
-
-
-def test_the_nearest_known_prototype_scores_highest() -> None:
-    representation = torch.tensor([[[0.0, 0.0], [3.0, 4.0]]])
-    prototypes = torch.tensor([[[0.0, 1.0], [3.0, 4.0], [0.0, 0.0]]])
-    scores = nearness_of_classes(representation, prototypes, torch.tensor([True, True, False]))
-    expected = [[-1.0, -5.0, -np.inf], [-(18.0**0.5), 0.0, -np.inf]]
-    torch.testing.assert_close(scores, torch.tensor([expected]))

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproto_app.maths.class_prototypes import class_means, moving_average, nearest_prototype
+from fedproto_app.maths.class_prototypes import (
+    class_means,
+    moving_average,
+    nearest_prototype,
+    nearness_of_classes,
+)
 
 # Client 0 has two images of class 0 and one of class 2, client 1 three of class 1. The fourth
 # row is padding. Nobody has class 3.
@@ -73,3 +78,11 @@ def test_of_equally_near_prototypes_the_lowest_class_is_taken() -> None:
     image = torch.zeros(1, 1, 2)
     prototypes = torch.tensor([[[9.0, 0.0], [0.0, 3.0], [3.0, 0.0], [0.0, -3.0]]])
     assert nearest_prototype(image, prototypes, torch.ones(1, 4).bool()).tolist() == [[1]]
+
+
+def test_the_nearest_known_prototype_scores_highest() -> None:
+    representation = torch.tensor([[[0.0, 0.0], [3.0, 4.0]]])
+    prototypes = torch.tensor([[[0.0, 1.0], [3.0, 4.0], [0.0, 0.0]]])
+    scores = nearness_of_classes(representation, prototypes, torch.tensor([[True, True, False]]))
+    expected = [[-1.0, -5.0, -torch.inf], [-(18.0**0.5), 0.0, -torch.inf]]
+    torch.testing.assert_close(scores, torch.tensor([expected]))
