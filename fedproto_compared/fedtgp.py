@@ -198,8 +198,8 @@ class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
             section.server_rate,
             torch_stream(self.settings.seed, "fedtgp", "batches", round_.number),
         )
-        if not _finite(network):  # keep the last usable network
-            return
+        if not all(value.isfinite().all() for value in network.values()):
+            return  # keep the last usable network
         self._network, self._prototypes = network, generated(network)
         self._known[labels] = True
         round_.figures |= {"margin": margin, "server_loss": loss}
@@ -213,10 +213,6 @@ class FedTgpStrategy(ClassPrototypes, PersonalStrategy):
             self._network = {name: torch.from_numpy(state[name]) for name in self._network}
             self._prototypes = generated(self._network)
             self._known = torch.from_numpy(state["known"])
-
-
-def _finite(network: Mapping[str, Tensor]) -> bool:
-    return all(bool(value.isfinite().all()) for value in network.values())
 
 
 METHOD = Method(
