@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.local_federation import LocalFederation, MarkedProcess
+from benchmarks.parts import wait_until
 from fedproto_app.core.errors import FederationError
 
 # Like SuperExec: a child that leaves the session.
@@ -39,10 +39,7 @@ def states(process: MarkedProcess) -> set[str]:
 
 
 def wait_for_states(process: MarkedProcess, expected: set[str]) -> None:
-    deadline = time.monotonic() + 20
-    while states(process) != expected:
-        assert time.monotonic() < deadline, states(process)
-        time.sleep(0.02)
+    wait_until(lambda: states(process) == expected, f"processes in {expected}", 20)
 
 
 def test_kill_ends_the_children_too_and_it_can_start_again(process: MarkedProcess) -> None:

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from benchmarks.parts import wait_until
 from fedproto_app.core.errors import FederationError
 from fedproto_app.core.wire import roster_query
 from fedproto_app.engine import frames, simulation
@@ -238,23 +239,16 @@ def test_sigkill_of_the_command_leaves_no_worker(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
     ) as process:
         rounds = tmp_path / "runs" / "mine" / "rounds.jsonl"
-        wait_for(lambda: rounds.exists() and rounds.stat().st_size > 0, 120)
+        wait_until(lambda: rounds.exists() and rounds.stat().st_size > 0, "a round", 120)
         workers = descendants_of(process.pid)
         assert len(workers) == 4  # with the starter
         process.kill()
-    wait_for(lambda: not any(is_alive(worker) for worker in workers), 10)
+    wait_until(lambda: not any(map(is_alive, workers)), "the end of the workers", 10)
 
 
 def first_workers() -> set[int]:
     """Return the first worker of each pool of this process."""
     return {worker for starter in children_of(os.getpid()) for worker in children_of(starter)}
-
-
-def wait_for(done: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def is_alive(process: int) -> bool:

@@ -6,12 +6,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.parts import wait_until
 from fedproto_app.ops.guardian import marked_processes
 from tests.cli.toy_app import write_app
 from tests.report.made_runs import make_run
@@ -73,18 +72,11 @@ def test_a_run_that_is_killed_leaves_nothing_behind(folder: Path) -> None:
             stderr=subprocess.DEVNULL,
         )
         try:
-            wait_until((folder / "runs" / "first" / "at-work").exists, 120)
+            wait_until((folder / "runs" / "first" / "at-work").exists, "a client at work", 120)
             (home,) = Path(short).glob("fedproto-*")
             assert len(marked_processes(home)) > 3
         finally:
             process.kill()
             process.wait()
-        wait_until(lambda: not home.exists(), 30)
+        wait_until(lambda: not home.exists(), "the end of the folder", 30)
         assert marked_processes(home) == {}
-
-
-def wait_until(true: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

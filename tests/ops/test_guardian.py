@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks.parts import wait_until
 from fedproto_app.ops.guardian import Guardian, marked_processes
 
 pytestmark = pytest.mark.skipif(
@@ -36,13 +35,6 @@ with Guardian(home):
 """
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_what_a_killed_program_started_ends_and_its_folder_goes(
     tmp_path: Path, number: signal.Signals
@@ -57,10 +49,10 @@ def test_what_a_killed_program_started_ends_and_its_folder_goes(
     )
     program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(home)], env=environment)
     try:
-        wait_until(lambda: len(marked_processes(home)) == 2)
+        wait_until(lambda: len(marked_processes(home)) == 2, "both processes", 20)
         program.send_signal(number)
         program.wait()
-        wait_until(lambda: not home.exists())
+        wait_until(lambda: not home.exists(), "the end of its folder", 20)
         assert marked_processes(home) == {}
         assert strange.poll() is None  # another's
     finally:
