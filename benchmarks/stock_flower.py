@@ -1,6 +1,6 @@
 """FedAvg by `fedproto run` against stock Flower, plain and batched torch loops and pfl-research.
 
-    python -m benchmarks.stock_flower [--clients 100] [--days 10] [--quick] [--peers …]
+    python -m benchmarks.stock_flower [--clients 100] [--days 10] [--peers …]
 
 All train the same forecaster on the same windows and batches: Adam (fused, as fast as torch has
 it), one local epoch a round, two processes of one thread each, whatever the environment says. They
