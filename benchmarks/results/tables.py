@@ -226,18 +226,14 @@ def _better_off(group: Group, rival: Group | None, figure: str) -> str:
     """Format the share of clients with a lower figure than in the rival's run of the seed."""
     if rival is None or rival is group:
         return UNKNOWN
-    rivals = {run.summary["seed"]: _by_client(run, figure) for run in rival.runs}
+    rivals = {run.summary["seed"]: run.clients.by_client(figure) for run in rival.runs}
     better = [
         error < rivals[run.summary["seed"]][client]
         for run in group.runs
         if run.summary["seed"] in rivals
-        for client, error in _by_client(run, figure).items()
+        for client, error in run.clients.by_client(figure).items()
     ]
     return _share(fmean(better) if better else None)
-
-
-def _by_client(run: Run, figure: str) -> dict[str, float]:
-    return run.clients.by_client(figure)
 
 
 def _last_loss_share(group: Group, figure: str) -> str:
