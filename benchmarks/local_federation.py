@@ -143,11 +143,7 @@ class MarkedProcess:
 
     def wait_until_ended(self, deadline: float = 60.0) -> int:
         """Wait until the program has ended by itself, and return its exit code."""
-
-        def code() -> tuple[int] | None:
-            return None if self.exit_code is None else (self.exit_code,)
-
-        return self._wait(code, "its end", deadline)[0]
+        return self._wait(lambda: self.exit_code, "its end", deadline)
 
     def _wait(self, look: Callable[[], _T | None], awaited: str, deadline: float) -> _T:
         end = time.monotonic() + deadline
