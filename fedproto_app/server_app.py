@@ -17,10 +17,12 @@ from safetensors import SafetensorError
 
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.events import tell
+from fedproto_app.core.methods import method_named
 from fedproto_app.core.wire import array_record, numpy_arrays
 from fedproto_app.maths.threads import torch_threads
 from fedproto_app.report.artefacts import RunFolder
-from fedproto_app.report.listeners import RoundLine, folder_listeners
+from fedproto_app.report.listeners import MetricsFile, RoundLine, RoundsFile
+from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.federation import Federation
 from fedproto_app.server.listeners import PRIVACY, Costs, Health, Listener, Patience
 from fedproto_app.server.polling_grid import without_waiting
@@ -105,7 +107,8 @@ def conduct(
         RoundLine(settings.task),
         *federation.early_ends,
         Health(),
-        *folder_listeners(settings, folder),
+        RoundsFile(folder),
+        MetricsFile(folder.name, method_named(settings.method).name, read_rounds(folder.path)),
         *watching,
         costs,
         Patience(settings),

@@ -8,13 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from fedproto_app.core.methods import method_named
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.artefacts import RunFolder, round_line
 from fedproto_app.report.run_files import Record
-from fedproto_app.report.runs import read_rounds
 from fedproto_app.server.listeners import Listener, RoundEnd
-from fedproto_app.settings import Settings
 
 METRICS_FOLDER = "FEDPROTO_METRICS"
 # The name and meaning of each metric: first totals over the rounds, then values of the last round.
@@ -37,8 +34,8 @@ _LATEST = {
 }
 
 
-class MetricsFile:
-    """A text file with the run's numbers for Prometheus. It is replaced after each round.
+class MetricsFile(Listener):
+    """Writes the run's numbers for Prometheus into a text file, which each round replaces.
 
     https://prometheus.io/docs/instrumenting/exposition_formats/ describes the format. The textfile
     collector of node_exporter reads a folder of such files. The environment variable
@@ -54,6 +51,9 @@ class MetricsFile:
         self._totals = dict.fromkeys(_TOTALS, 0.0)
         for line in before if self._path else ():
             self._count(line)
+
+    def round_ended(self, ended: RoundEnd) -> None:
+        self.write(ended.line, time.time())
 
     def write(self, line: Record, timestamp: float) -> None:
         """Add a round's line and write the file. timestamp: seconds since 1970. Raises OSError."""
@@ -127,18 +127,3 @@ class Shown(Listener):
 
     def round_ended(self, ended: RoundEnd) -> None:
         self._show({"round": ended.number, **ended.line})
-
-
-class Prometheus(Listener):
-    """Writes the run's numbers as a text file for Prometheus."""
-
-    def __init__(self, folder: RunFolder, method: str) -> None:
-        self._file = MetricsFile(folder.name, method, read_rounds(folder.path))
-
-    def round_ended(self, ended: RoundEnd) -> None:
-        self._file.write(ended.line, time.time())
-
-
-def folder_listeners(settings: Settings, folder: RunFolder) -> list[Listener]:
-    """Return the listeners that record a run in its folder."""
-    return [RoundsFile(folder), Prometheus(folder, method_named(settings.method).name)]
