@@ -11,7 +11,6 @@ import base64
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from importlib.resources import files
@@ -21,7 +20,6 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from fedproto_app.core.charts import Bars, Section
 from fedproto_app.core.methods import METHODS
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import write_whole
@@ -36,10 +34,8 @@ from fedproto_app.report.comparison import (
 from fedproto_app.report.drawing import are_rows, chart_svg, is_wide_chart
 from fedproto_app.report.gain import Finding
 from fedproto_app.report.page import REPORT
-from fedproto_app.report.page.next_step import NextStep, check_first, next_step
+from fedproto_app.report.page.next_step import check_first, next_step
 from fedproto_app.report.page.tables import (
-    PageTable,
-    Repeat,
     clients_table,
     methods_table,
     pairs_table,
@@ -189,50 +185,7 @@ _GLOSSARY = {
 }
 
 
-@dataclass(frozen=True)
-class Part:
-    """The part of a page that reports on the runs on one question."""
-
-    number: int
-    headline: str
-    lead: str
-    doubts: Sequence[str]
-    basis: Sequence[str]
-    gains: Bars | None
-    next_step: NextStep
-    facts: Sequence[tuple[str, str]]
-    notes: Sequence[str]
-    methods: PageTable
-    figures: Sequence[tuple[str, str]]
-    warnings: Sequence[str]
-    pairs: PageTable | None
-    clients: PageTable | None
-    errors: Section
-    looks: Sequence[Section]
-    refusals: PageTable | None
-    refused: str
-    privacy: Sequence[tuple[str, str, str]]
-    repeats: Sequence[Repeat]
-    left_out: int
-
-    @property
-    def contents(self) -> dict[str, str]:
-        """The headings of the part, by the anchors that link to them."""
-        headings = {
-            "basis": "Basis",
-            "results": "Results" if self.figures else "Methods side by side",
-            "clients": "Clients" if self.clients or self.errors.charts else "",
-            **{f"look-{place}": look.title for place, look in enumerate(self.looks, start=1)},
-            "runs": "How the runs were made",
-        }
-        return {f"{name}-of-{self.number}": title for name, title in headings.items() if title}
-
-
-def write_report(
-    runs: Iterable[Run],
-    file: Path,
-    notes: Sequence[str] = (),
-) -> None:
+def write_report(runs: Iterable[Run], file: Path, notes: Sequence[str] = ()) -> None:
     """Write a page on finished runs, completely or not at all.
 
     notes: what was done to the data, in addition to the notes of the runs. Runs that differ only
@@ -250,10 +203,7 @@ def report_of(folder: Path) -> Path:
     return folder / REPORT
 
 
-def render(
-    runs: Iterable[Run],
-    notes: Sequence[str] = (),
-) -> str:
+def render(runs: Iterable[Run], notes: Sequence[str] = ()) -> str:
     """Return the page on these runs as HTML. See `write_report` for the arguments."""
     groups, _ = group_runs(runs)
     by_question = questions(ranked(with_better_off(groups)))
@@ -306,12 +256,11 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return distinct
 
 
-def _part(
-    number: int,
-    question: Question,
-    notes: Sequence[str],
-) -> Part:
-    """Return the page's part on one question. notes: shown in addition to the runs' own notes."""
+def _part(number: int, question: Question, notes: Sequence[str]) -> dict[str, object]:
+    """Return what the template shows in the page's part on one question.
+
+    notes: shown in addition to the runs' own notes.
+    """
     groups, chosen = question.groups, chosen_to_share(question)
     names = _distinct(question.labels)
     place = next((n for n, group in enumerate(groups) if chosen and group is chosen.group), 0)
@@ -322,33 +271,38 @@ def _part(
     first, basis = lead(question, chosen)
     runs_of_all = [run for group in groups for run in group.runs]
     provisos = provisos_of(groups) if len(groups) > 1 else []  # one alone has no verdict
-    return Part(
-        number=number,
-        headline=headline(question, chosen),
-        lead=" ".join([first, *provisos]),
-        doubts=without_repeats(run.warnings for run in runs_of_all),
-        basis=basis,
-        gains=gains_chart(chosen) if chosen else None,
-        next_step=check_first(shown) if provisos else next_step(question, chosen),
-        facts=facts(groups, shown),
-        notes=without_repeats([notes, *(run.notes for run in runs_of_all)]),
-        methods=methods_table(groups, names, chosen),
-        figures=report.run_rows(shown.runs[0].summary) if len(groups) == 1 else (),
-        warnings=[*heavy_clients(groups), *not_converged(groups)],
-        pairs=pairs_table(groups) if len(groups) > 1 else None,
-        clients=clients_table(groups, names, chosen),
-        errors=errors_section(groups, names),
-        looks=[
-            section
-            for section in (
-                *report.sections(runs, names[place]),
-                learning_section(groups, names),
-            )
-            if section
-        ],
-        refusals=refusals,
-        refused=refused,
-        privacy=privacy(groups, names),
-        repeats=repeats(groups, names)[:_MOST_REPEATS],
-        left_out=max(0, len(groups) - _MOST_REPEATS),
-    )
+    figures = report.run_rows(shown.runs[0].summary) if len(groups) == 1 else ()
+    clients, errors = clients_table(groups, names, chosen), errors_section(groups, names)
+    sections = (*report.sections(runs, names[place]), learning_section(groups, names))
+    looks = [section for section in sections if section]
+    headings = {
+        "basis": "Basis",
+        "results": "Results" if figures else "Methods side by side",
+        "clients": "Clients" if clients or errors.charts else "",
+        **{f"look-{number}": look.title for number, look in enumerate(looks, start=1)},
+        "runs": "How the runs were made",
+    }
+    return {
+        "number": number,
+        "contents": {f"{name}-of-{number}": title for name, title in headings.items() if title},
+        "headline": headline(question, chosen),
+        "lead": " ".join([first, *provisos]),
+        "doubts": without_repeats(run.warnings for run in runs_of_all),
+        "basis": basis,
+        "gains": gains_chart(chosen) if chosen else None,
+        "next_step": check_first(shown) if provisos else next_step(question, chosen),
+        "facts": facts(groups, shown),
+        "notes": without_repeats([notes, *(run.notes for run in runs_of_all)]),
+        "methods": methods_table(groups, names, chosen),
+        "figures": figures,
+        "warnings": [*heavy_clients(groups), *not_converged(groups)],
+        "pairs": pairs_table(groups) if len(groups) > 1 else None,
+        "clients": clients,
+        "errors": errors,
+        "looks": looks,
+        "refusals": refusals,
+        "refused": refused,
+        "privacy": privacy(groups, names),
+        "repeats": repeats(groups, names)[:_MOST_REPEATS],
+        "left_out": max(0, len(groups) - _MOST_REPEATS),
+    }
