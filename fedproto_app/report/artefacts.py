@@ -9,8 +9,8 @@ docs/artefacts.md describes each file.
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
@@ -25,7 +25,7 @@ import numpy as np
 import tomli_w
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from fedproto_app.core.clients import ClientKey, ClientResult
 from fedproto_app.core.errors import SettingsError
@@ -224,12 +224,15 @@ class RunFolder:
         if model:
             folder = self.path / "model"
             folder.mkdir(exist_ok=True)
-            _save_tensors(folder / "global.safetensors", model)
+            contiguous = {name: np.ascontiguousarray(value) for name, value in model.items()}
+            write_whole(folder / "global.safetensors", save(contiguous))
 
     def write_findings(self, findings: Mapping[str, Mapping[str, NDArray[np.generic]]]) -> None:
         """Write each of the method's findings as ``<name>.npz``, such as ``divergence.npz``."""
         for name, arrays in findings.items():
-            _save_npz(self.path / f"{name}.npz", arrays)
+            content = io.BytesIO()
+            np.savez(content, allow_pickle=False, **arrays)
+            write_whole(self.path / f"{name}.npz", content.getvalue())
 
     def write_error(self, reason: str) -> None:
         """Write ``error.txt``, which says in one line why the run stopped."""
@@ -292,16 +295,3 @@ def _round_of(line: bytes) -> int:
 
 def _write_table(path: Path, rows: Iterable[Row]) -> None:
     write_whole(path, csv_text(rows).encode())
-
-
-def _save_tensors(path: Path, tensors: Arrays) -> None:
-    beside = path.with_name(path.name + ".new")
-    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, beside)
-    os.replace(beside, path)
-
-
-def _save_npz(path: Path, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-    os.replace(beside, path)
