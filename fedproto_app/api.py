@@ -467,7 +467,7 @@ def _simulated(
     nodes: int,
     workers: int | None,
     progress: bool,
-    on_round: OnRound | None = None,
+    on_round: OnRound | None,
 ) -> Run:
     console = Console(stderr=True, quiet=not progress, highlight=False)
     folder = Path(settings.output.dir) / settings.output.name

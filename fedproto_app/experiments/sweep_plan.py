@@ -106,7 +106,8 @@ class Plan(SweepTable):
         """The default name of the sweep's folder. The same plan always gives the same name."""
         names = "-".join(key.rpartition(".")[2] for key in self.space)
         plain = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in names)
-        return f"{plain[:60]}-{self.digest()}"
+        digest = sha256(self.model_dump_json().encode()).hexdigest()[:8]
+        return f"{plain[:60]}-{digest}"
 
     @property
     def space(self) -> dict[str, Axis]:
@@ -178,10 +179,6 @@ class Plan(SweepTable):
             ]
         )
 
-    def digest(self) -> str:
-        """Return a short text that identifies the plan."""
-        return sha256(self.model_dump_json().encode()).hexdigest()[:8]
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         swept = {**self.grid, **self.range}
@@ -219,11 +216,11 @@ class Plan(SweepTable):
         return self
 
 
-def trials_of(parameters: Iterable[Mapping[str, object]], first: int = 1) -> list[Trial]:
-    """Return trials with these parameters, numbered in order."""
+def trials_of(parameters: Iterable[Mapping[str, object]]) -> list[Trial]:
+    """Return trials with these parameters, numbered from 1."""
     return [
         Trial(number, {key: parsed(v) if isinstance(v, str) else v for key, v in params.items()})
-        for number, params in enumerate(parameters, first)
+        for number, params in enumerate(parameters, 1)
     ]
 
 
