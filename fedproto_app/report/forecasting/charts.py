@@ -21,7 +21,6 @@ from fedproto_app.report.forecasting.examples import (
     Forecast,
     find_examples,
     kept_forecasts,
-    last_periods,
     ranked_clients,
 )
 from fedproto_app.report.forecasting.responses import response_charts, response_sections
@@ -30,6 +29,7 @@ from fedproto_app.report.runs import read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 
+_PERIODS_SHOWN = 4  # the last periods of the test part
 _MOST_LINES = 8  # in the chart of errors by step
 _MOST_METHODS = 3  # in one chart of forecasts. More lines would hide the bands
 _MOST_CHOICES, _MOST_OF_ONE_RUN = 40, 12  # clients whose forecasts a page offers
@@ -167,10 +167,9 @@ def _forecast(
 ) -> Lines:
     """Return the chart of a client. Only the first run has bands, as several would overlap."""
     label, first = next(iter(by_label.items()))
-    steps = last_periods(first, period)
+    steps = slice(-_PERIODS_SHOWN * period, None)
     lines = [Line("true values", _places(first, steps), first.truth[steps], look=None)]
     for name, shown in by_label.items():
-        steps = last_periods(shown, period)
         # Forecasts and bands never go below the values' floor, just as when they are served.
         raw, widths = shown.forecast[steps], shown.half_widths[:, steps]
         low, middle, high = (np.maximum(y, shown.floor) for y in (raw - widths, raw, raw + widths))
@@ -198,16 +197,16 @@ def _forecast(
         f"{title[0].upper()}{title[1:]}: {shares}; test MSE {first.mse:.3g}, "
         f"RMSE {rmse:.3g} in the data's units"
     )
-    clock = first.clock
+    clock, positions = first.clock, first.positions[steps]
     x = (
-        Axis("step of the data", ticks=first.positions[steps][first.phases[steps] == 0].tolist())
+        Axis("step of the data", ticks=positions[positions % period == 0].tolist())
         if clock is None
         else Axis("time (UTC)" if clock.utc else "time", times=True)
     )
     return Lines(heading, text, x, Axis("value, in the data's units"), lines, wide=True)
 
 
-def _places(shown: Forecast, steps: NDArray[np.intp]) -> NDArray[np.float64]:
+def _places(shown: Forecast, steps: slice) -> NDArray[np.float64]:
     """Return the steps' times in seconds since 1970, or their positions if there are no times."""
     positions = shown.positions[steps]
     return positions.astype(np.float64) if shown.clock is None else shown.clock.seconds(positions)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from fedproto_app.strategies.response.features import Response
 
-_PERIODS_SHOWN = 4  # periods of the test part that are shown
 _SAME_ERROR = 0.01  # relative; another device computes slightly different forecasts
 
 
@@ -54,9 +53,9 @@ class Forecast:
 
     truth: [n], NaN where missing. forecast: [n], made H values at a time, every H steps.
     half_widths: [L, n], half the widths of the forecasts' intervals. positions: [n], on the
-    source's clock. phases: [n], the positions' phases in the period. mse: over all samples, on the
-    standardised scale. scale: the scale of the series. floor: 0 for values that are never negative,
-    else -inf. The forecasts are the model's output, before the floor is applied.
+    source's clock. mse: over all samples, on the standardised scale. scale: the scale of the
+    series. floor: 0 for values that are never negative, else -inf. The forecasts are the model's
+    output, before the floor is applied.
     """
 
     truth: NDArray[np.float64]
@@ -64,7 +63,6 @@ class Forecast:
     half_widths: NDArray[np.float64]
     positions: NDArray[np.int64]
     clock: Clock | None
-    phases: NDArray[np.int64]
     mse: float
     scale: Scale
     floor: float = -np.inf
@@ -186,11 +184,6 @@ def series_of(settings: Settings, clients: Iterable[str]) -> dict[str, ClientSer
     return series
 
 
-def last_periods(shown: Forecast, period: int) -> NDArray[np.intp]:
-    """Return the places of the last periods of the test part, the only ones that are shown."""
-    return np.arange(len(shown.truth))[-_PERIODS_SHOWN * period :]
-
-
 def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Forecast]:
     """Return the kept models' forecasts for the clients' test parts, in the examples' order.
 
@@ -243,7 +236,6 @@ def _kept_forecast(example: Example, series: ClientSeries, settings: Settings) -
         half_widths=scale.original_size(half_widths[:, shown].reshape(len(half_widths), -1)),
         positions=positions,
         clock=series.clock,
-        phases=positions % settings.data.period,
         mse=float(np.nanmean((scaled - truth) ** 2)),
         scale=scale,
         floor=scale.floor(series.values),

@@ -139,7 +139,6 @@ def test_forecasts_have_the_errors_of_the_run_in_the_datas_units(tmp_path: Path)
         tail = client.values[-len(forecast.truth) :]
         np.testing.assert_allclose(forecast.truth, tail, rtol=1e-4, atol=1e-3)
         positions = client.start + len(client.values) - len(tail) + np.arange(len(tail))
-        assert np.array_equal(forecast.phases, positions % 24)
         assert np.array_equal(forecast.positions, positions)
         assert forecast.mse == pytest.approx(row["mse"], rel=1e-4)
         rmse = np.sqrt(np.nanmean((forecast.forecast - forecast.truth) ** 2))
@@ -304,7 +303,6 @@ def test_nothing_is_drawn_below_the_floor() -> None:
         half_widths=np.full((len(LEVELS), 3), 2.0),
         positions=np.arange(3),
         clock=None,
-        phases=np.arange(3),
         mse=1.0,
         scale=Scale(0.0, 1.0, seasonal_difference=1.0, is_negative=False),
         floor=0.0,
