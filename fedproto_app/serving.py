@@ -163,13 +163,12 @@ def decimals_of(values: NDArray[np.float64]) -> int | None:
     )
 
 
-def reasons_for_gaps(forecasts: Sequence[ClientForecast]) -> dict[str, str | None]:
-    """Return why clients have no forecast for some times, or None for clients that have all."""
+def reasons_for_gaps(forecasts: Sequence[ClientForecast]) -> dict[str, str]:
+    """Return why clients have no forecast for some times. Clients that have all are left out."""
     return {
         forecast.client: f"no forecast {forecast.empty_times}, because no value was ever there"
-        if forecast.empty_times
-        else None
         for forecast in forecasts
+        if forecast.empty_times
     }
 
 

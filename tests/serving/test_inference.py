@@ -255,7 +255,6 @@ def test_days_that_never_had_a_value_get_no_forecast(tmp_path: Path) -> None:
     assert np.isfinite(second.values).all()
     assert reasons_for_gaps([prediction, second]) == {
         "closed": "no forecast on Sundays, because no value was ever there",
-        "open": None,
     }
     extended = np.concatenate([closed.values, prediction.values[:9]])
     assert one_step(state, replace(closed, values=extended)) == pytest.approx(prediction.values[9])
