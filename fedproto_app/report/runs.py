@@ -190,10 +190,14 @@ def enumerated(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and sample standard deviation over seeds, or None without enough values."""
+    """Mean, sample standard deviation and standard error of the mean over seeds.
+
+    They are None without enough values.
+    """
 
     mean: float | None
-    std: float | None
+    std: float | None = None
+    error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -243,12 +247,10 @@ class Group:
     def spread(self, key: str) -> Spread:
         """Return the spread of a figure of ``summary.json`` over the runs, in its units."""
         values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
-        return Spread(fmean(values) if values else None, stdev(values) if len(values) > 1 else None)
-
-    def standard_error(self, key: str) -> float | None:
-        """Return the standard error of the mean of `spread`, or None for fewer than two runs."""
-        values = [run.summary[key] for run in self.runs if run.summary.get(key) is not None]
-        return stdev(values) / sqrt(len(values)) if len(values) > 1 else None
+        if len(values) < 2:
+            return Spread(fmean(values) if values else None)
+        std = stdev(values)
+        return Spread(fmean(values), std, std / sqrt(len(values)))
 
 
 def read_run(folder: Path) -> Run:

@@ -160,7 +160,7 @@ def _cell(group: Group, shown: Field) -> str:
     spread = group.spread(shown.name)
     if spread.mean is None or not shown.spread:
         return shown.text(spread.mean)
-    return f"{shown.text(spread.mean)} ± {shown.text(group.standard_error(shown.name))}"
+    return f"{shown.text(spread.mean)} ± {shown.text(spread.error)}"
 
 
 def shown_columns(groups: Sequence[Group]) -> tuple[list[Column], str]:
@@ -246,7 +246,7 @@ def comparison_csv(groups: Sequence[Group]) -> str:
         numbers = []
         for figure in figures:
             spread = group.spread(figure)
-            numbers += [spread.mean, spread.std, group.standard_error(figure)]
+            numbers += [spread.mean, spread.std, spread.error]
         means = [group.spread(cost.name).mean for cost in _COSTS]
         facts = (group.dataset, label, len(group.runs))
         rows.append([*facts, *numbers, *means, group.had_not_converged])

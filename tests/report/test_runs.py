@@ -65,10 +65,10 @@ def test_seeds_of_one_experiment_become_mean_and_sample_deviation(tmp_path: Path
     ]
     (group,), repeated = group_runs(runs)
     assert [run.summary["seed"] for run in group.runs] == [0, 1, 2]
-    assert group.spread("mse") == Spread(0.5, 0.25)
+    assert group.spread("mse") == Spread(0.5, 0.25, 0.25 / 3**0.5)
     assert repeated == []
     (group,) = grouped(make_run(tmp_path / "a", mae=None))
-    assert (group.spread("mse"), group.spread("mae")) == (Spread(0.375, None), Spread(None, None))
+    assert (group.spread("mse"), group.spread("mae")) == (Spread(0.375), Spread(None))
 
 
 def test_a_repeated_seed_counts_once_and_the_last_one_stays(tmp_path: Path) -> None:
