@@ -14,7 +14,7 @@ from rich.console import Console
 from fedproto_app.cli import results_console, say_next
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.loading import look_here_for_users_code
-from fedproto_app.report.charts import draw, draw_comparison
+from fedproto_app.report.charts import comparison_of, draw, write_picture
 from fedproto_app.report.comparison import (
     heavy_clients,
     not_converged,
@@ -113,7 +113,7 @@ def compare(
     if test_pairs and not tested:
         typer.echo("--pairs: no two runs have clients with errors to compare", err=True)
     if picture is not None:
-        draw_comparison(groups, picture)
+        write_picture(picture, comparison_of(groups))
     if output == "table" and not test_pairs and len(groups) > 1:
         where = " ".join(shlex.quote(str(place)) for place in places)
         say_next(Console(stderr=True), f"fedproto compare {where} --pairs --picture comparison.png")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -100,7 +99,7 @@ def errors_charts(
     name, percent = metrics.error, metrics.is_accuracy
     values = np.concatenate([row.values for row in rows])
     axis = Axis(f"test {name} of a client", log=not percent and is_wide(values), percent=percent)
-    medians = [f"{row.label} {_value_text(row.middle, percent)}" for row in rows]
+    medians = [f"{row.label} {_value_text(median(row.values), percent)}" for row in rows]
     text = f"Dots of the clients' test {name}. Medians: {', '.join(medians)}."
     return [Dots("By client", text, axis, rows)]
 
@@ -150,7 +149,8 @@ def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> l
         if not is_known.any():
             continue
         numbers = np.array([float(record["round"]) for record in rounds])
-        traffic = np.array(_sent_so_far(rounds), dtype=np.float64)
+        sent = [float(record["parameters_up"] + record["parameters_down"]) for record in rounds]
+        traffic = np.cumsum(sent)
         by_round.append(Line(label, numbers[is_known], y[is_known], look=place))
         by_cost.append(Line(label, traffic[is_known], y[is_known], look=place))
     by_round, by_cost = _merged(by_round), _merged(by_cost)
@@ -183,16 +183,7 @@ def _merged(lines: Sequence[Line]) -> list[Line]:
     ]
 
 
-def _sent_so_far(rounds: Sequence[Record]) -> list[int]:
-    """Return how many parameters were sent, up and down, by the end of each round."""
-    return list(
-        accumulate(record["parameters_up"] + record["parameters_down"] for record in rounds)
-    )
-
-
-def _value_text(value: float | None, percent: bool) -> str:
-    if value is None:
-        return "unknown"
+def _value_text(value: float, percent: bool) -> str:
     return f"{value:.1%}" if percent else number(value)
 
 
@@ -222,11 +213,6 @@ def pictures_of(run_dir: Path) -> Mapping[str, Sequence[Chart]]:
         charts["rounds.png"] = learning_charts(_curves_of_run(rounds, task), report.metrics)
     charts |= report.pictures(run_dir)
     return {name: drawn for name, drawn in charts.items() if drawn}
-
-
-def draw_comparison(groups: Sequence[Group], file: Path) -> None:
-    """Draw the charts of `comparison_of` into one PNG."""
-    write_picture(file, comparison_of(groups))
 
 
 def comparison_of(groups: Sequence[Group]) -> list[Chart]:

@@ -15,8 +15,8 @@ from fedproto_app.core.errors import FedProtoError
 from fedproto_app.report.charts import (
     comparison_of,
     draw,
-    draw_comparison,
     pictures_of,
+    write_picture,
 )
 from tests.report.made_runs import add_divergence, grouped, make_classification_run, make_run
 
@@ -117,7 +117,7 @@ def test_two_tasks_fit_one_comparison(tmp_path: Path) -> None:
     ]
     groups = grouped(*folders)
     file = tmp_path / "out" / "comparison.png"
-    draw_comparison(groups, file)
+    write_picture(file, comparison_of(groups))
     assert file.read_bytes().startswith(PNG)
     by_title = {chart.title: chart for chart in comparison_of(groups)}
     for title, labels in (("shapes: By client", {"fedavg", "solo"}), ("toy: By client", {"fuels"})):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fedproto_app.core.metrics import Metric, Model
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.report.artefacts import round_line
-from fedproto_app.report.charts import draw, draw_comparison, pictures_of
+from fedproto_app.report.charts import comparison_of, draw, pictures_of, write_picture
 from fedproto_app.report.runs import read_clients, read_rounds, read_run
 from fedproto_app.report.sequences.report import settled_round
 from fedproto_app.report.table import clients_table, comparison_columns, run_table
@@ -246,7 +246,7 @@ def test_runs_of_both_tasks_can_be_compared(tmp_path: Path) -> None:
     assert [group.task for group in groups] == [CLASSES, NUMBERS]
     accuracy = json.loads((folders[0] / "summary.json").read_text())["accuracy_kept"]
     assert comparison_columns(groups[:1])[1].texts[0] == f"{100 * accuracy:.1f} ± -"
-    draw_comparison(groups, tmp_path / "comparison.png")
+    write_picture(tmp_path / "comparison.png", comparison_of(groups))
     assert (tmp_path / "comparison.png").exists()
 
 
