@@ -46,7 +46,7 @@ from fedproto_app.data.sources import load_series
 from fedproto_app.data.windows import lookback, make_windows, parts_of
 from fedproto_app.report.comparison import percent_gain
 from fedproto_app.report.drawing import look
-from fedproto_app.report.gain import Blocks, ClientBlocks, Finding, Gain, gain_of
+from fedproto_app.report.gain import Blocks, Finding, Gain, gain_of
 from fedproto_app.settings import AggregationSettings, Settings, settings_from
 from fedproto_app.strategies.common.learner import Cohort
 from fedproto_app.strategies.kindred import KindredSettings
@@ -283,7 +283,7 @@ def gain_in(cell: dict[str, Any]) -> Gain:
         method: {client: sum(b.parts) for client, b in of_method.items()}
         for method, of_method in blocks.items()
     }
-    pairs = [ClientBlocks(c, blocks[KINDRED][c], rival) for c, rival in blocks[ALONE].items()]
+    pairs = [(c, blocks[KINDRED][c], rival) for c, rival in blocks[ALONE].items()]
     return gain_of(errors[KINDRED], errors[ALONE], pairs)
 
 

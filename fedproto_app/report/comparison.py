@@ -21,7 +21,6 @@ from fedproto_app.maths.client_errors import largest_share
 from fedproto_app.maths.two_way_bootstrap import LEVEL
 from fedproto_app.report.gain import (
     Blocks,
-    ClientBlocks,
     Gain,
     gain_of,
     is_lower,
@@ -333,9 +332,10 @@ def gain_between(
     left_out: clients to leave out.
     """
     blocks = [
-        ClientBlocks(client, of_run[client].blocks, rival[client].blocks)
+        (client, ours, theirs)
         for of_run, rival in zip(errors, rivals, strict=True)
         for client in sorted(of_run.keys() & rival.keys())
+        if (ours := of_run[client].blocks) and (theirs := rival[client].blocks)
     ]
     compared = {name: error for name, error in _tests(rivals).items() if name not in left_out}
     return gain_of(_tests(errors), compared, blocks)

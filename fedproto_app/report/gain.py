@@ -13,7 +13,6 @@ from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
 
 import numpy as np
 
@@ -54,17 +53,8 @@ class Blocks:
     parts: Sequence[float]
 
 
-class ClientBlocks(NamedTuple):
-    """A client's blocks with a method, and with the rival of the same run."""
-
-    client: str
-    blocks: Blocks | None
-    rival: Blocks | None
-
-    @property
-    def sides(self) -> tuple[Blocks, Blocks] | None:
-        """The blocks of both, or None if they are unknown for either."""
-        return (self.blocks, self.rival) if self.blocks and self.rival else None
+# A client, and its blocks with a method and with the rival of the same run.
+ClientBlocks = tuple[str, Blocks, Blocks]
 
 
 @dataclass(frozen=True)
@@ -147,7 +137,8 @@ def gain_of(
 ) -> Gain:
     """Compare the clients' errors with a rival's. All clients of the rival are compared.
 
-    pairs: the clients' blocks in all runs behind the errors, or () where the task has no blocks.
+    pairs: the clients' blocks in all runs behind the errors. Clients whose blocks are unknown on
+    either side are left out, so there are none where the task has no blocks.
     """
     ratios = {client: _ratio(errors.get(client, inf), error) for client, error in rival.items()}
     sums, rival_sums, blocks, block = _by_block(list(ratios), pairs)
@@ -178,11 +169,7 @@ def _by_block(
     """Return each side's sums of errors by client and block, [K, D], the number of blocks D, and
     the length of a block in words. Shorter blocks are merged to the longest of any client."""
     rows = {client: row for row, client in enumerate(clients)}
-    compared = [
-        (rows[pair.client], sides)
-        for pair in pairs
-        if pair.client in rows and (sides := pair.sides)
-    ]
+    compared = [(rows[client], sides) for client, *sides in pairs if client in rows]
     no_errors = np.zeros((len(clients), 1))
     if not compared:
         return no_errors, no_errors, None, ""

@@ -8,7 +8,6 @@ import pytest
 
 from fedproto_app.report.gain import (
     Blocks,
-    ClientBlocks,
     Finding,
     Gain,
     gain_of,
@@ -68,7 +67,7 @@ def days(*parts: float, steps: int = 24, first: int = 0, seconds: float = HOUR) 
 def test_blocks_of_clients_meet_on_the_clock(blocks: list[Blocks], number: int, block: str) -> None:
     names = [f"c{place}" for place in range(len(blocks))]
     errors = dict.fromkeys(names, 1.0)
-    pairs = [ClientBlocks(name, b, b) for name, b in zip(names, blocks, strict=True)]
+    pairs = [(name, b, b) for name, b in zip(names, blocks, strict=True)]
     gain = gain_of(errors, errors, pairs)
     assert (gain.blocks, gain.block) == (number, block)
 
@@ -78,7 +77,7 @@ def test_one_day_can_make_the_interval_wide() -> None:
     names = [f"c{number}" for number in range(8)]
     ours, rival = days(0.0001, *(1,) * 7), days(8, *(1,) * 7)
     errors, rival_errors = dict.fromkeys(names, 7.0), dict.fromkeys(names, 15.0)
-    pairs = [ClientBlocks(name, ours, rival) for name in names]
+    pairs = [(name, ours, rival) for name in names]
     over_days = gain_of(errors, rival_errors, pairs)
     assert over_days.interval is not None
     assert over_days.interval[1] == pytest.approx(1)  # the day was not drawn
