@@ -209,11 +209,6 @@ class Rivals:
         return self._errors_by_folder[run.folder]
 
 
-def alone_groups(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups whose runs all shared nothing."""
-    return [group for group in groups if group.is_alone]
-
-
 def with_better_off(groups: Sequence[Group]) -> list[Group]:
     """Add to each run's summary the share of clients that are better off than alone.
 
@@ -223,7 +218,7 @@ def with_better_off(groups: Sequence[Group]) -> list[Group]:
     completed = []
     for group in groups:
         metrics = report_for(group.task).metrics
-        alone = Rivals([g for g in alone_groups(groups) if g.task == group.task], metrics)
+        alone = Rivals([g for g in groups if g.is_alone and g.task == group.task], metrics)
         completed.append(Group(tuple(_completed(run, alone, metrics) for run in group.runs)))
     return completed
 
@@ -292,7 +287,7 @@ def pairs(groups: Sequence[Group]) -> list[Pair]:
     """
     compared: list[Pair] = []
     for question in questions(groups):
-        alone = alone_groups(question.groups)
+        alone = [group for group in question.groups if group.is_alone]
         family = _against_alone(question, alone) if alone else _against_best(question)
         compared += [pair for pair in family if pair.gain.ratios]
     return compared

@@ -21,7 +21,6 @@ from fedproto_app.report.comparison import (
     Errors,
     Question,
     Rivals,
-    alone_groups,
     client_errors,
     gain_between,
     mean_errors,
@@ -176,7 +175,8 @@ def _by_columns(groups: Sequence[Group]) -> dict[KnownColumns, list[Group]]:
 
 def brought_by_columns(question: Question) -> list[str]:
     """Say what clients that share nothing gain from columns known in advance."""
-    by_columns, metrics = _by_columns(alone_groups(question.groups)), question.metrics
+    by_columns = _by_columns([group for group in question.groups if group.is_alone])
+    metrics = question.metrics
     without = Rivals(by_columns.pop(KnownColumns(), []), metrics, any_columns=True)
     sentences = []
     for columns, groups in by_columns.items():
