@@ -112,6 +112,11 @@ class Candidate:
         return len(self.rival.keys() - self.errors), fmean(errors), changed, self.label
 
     @property
+    def compared(self) -> list[str]:
+        """The clients with an error on both sides."""
+        return sorted(self.errors.keys() & self.rival.keys())
+
+    @property
     def finding(self) -> Finding:
         """What these runs show.
 
@@ -292,14 +297,14 @@ def _why_open(chosen: Candidate) -> str:
 
 def _right(chosen: Candidate) -> str:
     """State the mean accuracy, federated and local, and how many clients gain and lose."""
-    clients, gain = chosen.errors.keys() & chosen.rival.keys(), chosen.gain
-    federated, local = _mean_errors_of_both(chosen, clients)
+    federated, local = _mean_errors_of_both(chosen)
+    gain = chosen.gain
     level = len(gain.ratios) - gain.better - gain.worse
     kinds = {"gain": gain.better, "lose": gain.worse, "stay level": level}
     sides = [f"{number} {kind}" for kind, number in kinds.items() if number]
     return (
-        f"{1 - federated:.1%} instead of {1 - local:.1%} are right, the mean over {len(clients)} "
-        f"clients: {', '.join(sides)}"
+        f"{1 - federated:.1%} instead of {1 - local:.1%} are right, the mean over "
+        f"{len(chosen.compared)} clients: {', '.join(sides)}"
     )
 
 
@@ -354,8 +359,8 @@ def _against(
         return []
     gains = chosen.gain.ratio < 1
     figures = [(f"the median {name}", together, alone) for name, together, alone in medians]
-    if clients := sorted(chosen.errors.keys() & chosen.rival.keys()):
-        figures.insert(0, (f"the mean {metrics.error}", *_mean_errors_of_both(chosen, clients)))
+    if chosen.compared:
+        figures.insert(0, (f"the mean {metrics.error}", *_mean_errors_of_both(chosen)))
     opposed = [
         f"{name} ({together:.3g}, local {alone:.3g})"
         for name, together, alone in figures
@@ -367,23 +372,21 @@ def _against(
     return [f"By {' and '.join(opposed)} {better} is better."]
 
 
-def _mean_errors_of_both(chosen: Candidate, clients: Iterable[str]) -> tuple[float, float]:
-    clients = sorted(clients)
-    federated = fmean(chosen.errors[client].test for client in clients)
-    return federated, fmean(chosen.rival[client].test for client in clients)
+def _mean_errors_of_both(chosen: Candidate) -> tuple[float, float]:
+    federated = fmean(chosen.errors[client].test for client in chosen.compared)
+    return federated, fmean(chosen.rival[client].test for client in chosen.compared)
 
 
 def _medians(chosen: Candidate, metrics: TaskMetrics) -> list[tuple[str, float, float]]:
     """Return each further figure's name, and its median over the clients, federated and local."""
-    clients = sorted(chosen.errors.keys() & chosen.rival.keys())
     return [
         (
             name,
-            median(chosen.errors[client].more[number] for client in clients),
-            median(chosen.rival[client].more[number] for client in clients),
+            median(chosen.errors[client].more[number] for client in chosen.compared),
+            median(chosen.rival[client].more[number] for client in chosen.compared),
         )
         for number, name in enumerate(metrics.verdict)
-        if clients
+        if chosen.compared
     ]
 
 
