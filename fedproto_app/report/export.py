@@ -6,11 +6,13 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from fedproto_app.core.errors import FedProtoError, optional
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.run_files import CsvTable, csv_text, read_table
 from fedproto_app.report.runs import Run
+from fedproto_app.settings.reading import flat
 
 RUN_COLUMNS = ("run", "method", "dataset", "seed")
 KEYS = {"rounds": ("round",), "clients": ("client", "node"), "steps": ("step",)}  # by table
@@ -18,25 +20,21 @@ KEYS = {"rounds": ("round",), "clients": ("client", "node"), "steps": ("step",)}
 Rows = list[tuple[object, ...]]
 
 
-def numbers(record: Mapping[str, object], prefix: str = "") -> dict[str, float]:
+def numbers(record: Mapping[str, object]) -> dict[str, float]:
     """Return the finite numbers of a JSON object by their dotted names.
 
     Numbers in a list are named by their position, starting at 1. Any other list is replaced by its
     length.
     """
-    flat_numbers: dict[str, float] = {}
-    for key, value in record.items():
-        name = prefix + key
-        if isinstance(value, list):
-            if not all(item is None or _is_number(item) for item in value):
-                flat_numbers[name] = len(value)
-                continue
-            value = {str(place): item for place, item in enumerate(value, 1)}
-        if isinstance(value, Mapping):
-            flat_numbers |= numbers(value, f"{name}.")
-        elif isinstance(value, int | float) and _is_number(value) and isfinite(value):
-            flat_numbers[name] = value
-    return flat_numbers
+    values: dict[str, Any] = {}
+    for name, value in flat(record).items():
+        if not isinstance(value, list):
+            values[name] = value
+        elif all(item is None or _is_number(item) for item in value):
+            values |= {f"{name}.{place}": item for place, item in enumerate(value, 1)}
+        else:
+            values[name] = len(value)
+    return {name: value for name, value in values.items() if _is_number(value) and isfinite(value)}
 
 
 def _is_number(value: object) -> bool:
