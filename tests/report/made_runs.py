@@ -19,6 +19,19 @@ CLIENT_COLUMNS = (
 )
 
 
+COMMON = {  # fields of every summary
+    "status": "completed",
+    "rounds": 3,
+    "seed": 0,
+    "kernel": "torch",
+    "stopped": "rounds",
+    "converged": True,
+    "privacy": {"mechanism": "none"},
+    "versions": {},
+    "settings_digest": "digest",
+}
+
+
 def round_record(number: int, **changes: Any) -> dict[str, Any]:
     """One line of rounds.jsonl: 100 parameters up and 200 down a round."""
     return {
@@ -72,18 +85,12 @@ def make_run(
     (folder / "rounds.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "settings.toml").write_text(tomli_w.dumps(settings or {"seed": 0}))
     figures = {
-        "status": "completed",
+        **COMMON,
         "method": "fuels",
         "title": summary.get("method", "fuels"),
         "dataset": "toy",
         "clients": len(errors),
-        "rounds": 3,
-        "seed": 0,
         "keep": "best-validation",
-        "kernel": "torch",
-        "stopped": "rounds",
-        "converged": True,
-        "privacy": {"mechanism": "none"},
         "mse": 0.375,
         "mae": 0.5,
         "last_mse": 0.75,
@@ -106,8 +113,6 @@ def make_run(
         "bytes_up": 1200,
         "bytes_down": 2_400_000,
         "seconds": 12.5,
-        "versions": {},
-        "settings_digest": "digest",
     }
     (folder / "summary.json").write_text(json.dumps(figures | summary))
     return folder
@@ -189,11 +194,9 @@ def classification_record(number: int, **changes: Any) -> dict[str, Any]:
         "stages_global": [0.8 / number, second],
         "stages_local": [0.9 / number, second],
     }
-    line = round_record(number, loss={"total": 4 / number, "prediction": 2 / number})
+    line = round_record(number)
     common = {
-        name: value
-        for name, value in line.items()
-        if name not in ("validation_mse", "test_mse", "test_mae", "kept_test_mse", "kept_test_mae")
+        name: value for name, value in line.items() if "_mse" not in name and "_mae" not in name
     }
     return common | figures | changes
 
@@ -222,19 +225,13 @@ def make_classification_run(
     (folder / "classes.csv").write_text("\n".join(CLASS_ROWS) + "\n")
     (folder / "partition.csv").write_text("\n".join(PARTITION_ROWS) + "\n")
     figures = {
-        "status": "completed",
+        **COMMON,
         "task": "classification",
         "method": "fedavg",
         "title": summary.get("method", "fedavg"),
         "dataset": "shapes",
         "clients": len(accuracies),
-        "rounds": 3,
-        "seed": 0,
         "keep": "last",
-        "kernel": "torch",
-        "stopped": "rounds",
-        "converged": True,
-        "privacy": {"mechanism": "none"},
         "accuracy_global": 0.275,
         "accuracy_local": 0.375,
         "accuracy_kept": 0.275,
@@ -262,8 +259,6 @@ def make_classification_run(
         "bytes_up": 12_288,
         "bytes_down": 24_576,
         "seconds": 20.0,
-        "settings_digest": "digest",
-        "versions": {},
     }
     if not averages:
         figures |= {name: None for name in figures if name.endswith("_global")}
