@@ -195,27 +195,8 @@ def test_the_table_of_a_run_describes_the_clusters() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([1.0, 1.0], 1),
-        ([0.5, 1.0, 1.0], 2),
-        ([1.0, 0.5, 1.0], 3),
-        ([1.0, 0.5], None),
-        ([0.5, None, 1.0, None], 3),
-        ([1.0, None, 1.0], 1),
-        ([None], None),
-        ([], None),
-    ],
-)
-def test_clusters_settle_where_their_rand_index_stays_at_one(
-    values: list[float | None], expected: int | None
-) -> None:
-    assert settled_round(list(enumerate(values, start=1))) == expected
-
-
 @given(st.lists(st.sampled_from([None, 0.0, 0.999, 1.0]), max_size=12))
-def test_settling_as_the_definition_says(values: list[float | None]) -> None:
+def test_clusters_settle_where_their_rand_index_stays_at_one(values: list[float | None]) -> None:
     starts = [
         number
         for number, value in enumerate(values)
