@@ -166,18 +166,6 @@ def test_csv_keeps_every_digit_and_leaves_unknowns_empty(tmp_path: Path) -> None
     assert fuels.endswith(",0.5,0.0,0.0,0.75,0.0,0.0,,,,768.0,2304.0,1200.0,15.0,False")
 
 
-def test_the_table_of_a_classifier_is_in_percent(tmp_path: Path) -> None:
-    run = read_run(make_classification_run(tmp_path / "a"))
-    names, values = cells(run_table(run))
-    rows = dict(zip(names, values, strict=True))
-    assert rows["test accuracy, own model (A_loc)"] == "37.5 %"
-    assert rows["test accuracy, averaged model (A_glo)"] == "27.5 %"
-    assert rows["many / medium / few-shot, own model"] == "100.0 / 25.0 / - %"
-    assert rows["balanced accuracy, own model"] == "62.5 %"
-    assert rows["forgetting, averaged model"] == "12.5 %"
-    assert rows["parameters up per client and round"] == "512"
-
-
 def test_without_averaging_the_table_is_silent_on_the_averaged_model(tmp_path: Path) -> None:
     run = read_run(make_classification_run(tmp_path / "a", averages=False))
     names, values = cells(run_table(run))

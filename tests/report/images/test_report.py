@@ -248,4 +248,5 @@ def test_the_table_of_a_run_tells_of_both_models() -> None:
     assert rows["balanced accuracy, own model"] == "66.7 %"
     assert rows["many / medium / few-shot, own model"] == "100.0 / 0.0 / - %"
     assert rows["stages 1 … 2, averaged model"] == "25.0 / 50.0 %"
+    assert rows["forgetting, averaged model"] == "-"
     assert "stages 1 … 2, own model" not in rows  # without counts of its own
