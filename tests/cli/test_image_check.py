@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from tests.cli.conftest import Fedproto, rows
 from tests.data.images.made_images import encoded, noise, write_folder
 
@@ -94,14 +92,3 @@ def test_given_clients_a_picture_and_a_hint(check: Fedproto, tmp_path: Path) -> 
     outcome = check(folder, *dealt(clients=2, stages=1, classes=1, imbalance_factor=1))
     assert outcome.code == 0, outcome.out
     assert "scheme=given takes the source's own clients" in outcome.out
-
-
-def test_the_rows_of_many_classes(check: Fedproto, tmp_path: Path) -> None:
-    labels = np.repeat(np.arange(30), 8)
-    images = {f"x_{split}": noise(0, len(labels), 4, 4) for split in ("train", "test")}
-    np.savez(tmp_path / "x.npz", **images, y_train=labels, y_test=labels)
-    options = (tmp_path / "x.npz", *dealt(scheme="given"))
-    brief, full = check(*options), check(*options, "--all")
-    assert "... and 10 more (--all lists them)" in brief.out
-    assert not any(row[:3] == ["29", "8", "8"] for row in rows(brief.out))
-    assert any(row[:3] == ["29", "8", "8"] for row in rows(full.out))

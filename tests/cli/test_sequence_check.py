@@ -131,14 +131,6 @@ def test_real_targets_cannot_be_dealt(check: Fedproto) -> None:
     assert "refused data.clusters.scheme = 'dirichlet': clusters differ in" in outcome.out
 
 
-def test_the_rows_of_many_classes(check: Fedproto, tmp_path: Path) -> None:
-    data = archive(tmp_path / "x.npz", np.repeat(np.arange(30), 5))
-    brief, full = (check(data, *more) for more in ((), ("--all",)))
-    assert "... and 10 more (--all lists them)" in brief.out
-    assert not any(row[:2] == ["29", "5"] for row in rows(brief.out))
-    assert any(row[:2] == ["29", "5"] for row in rows(full.out))
-
-
 def test_basic_motions_of_the_archive(check: Fedproto) -> None:
     folder = real_data("BasicMotions")
     outcome = check(folder, GIVEN_SCHEME)
