@@ -76,6 +76,9 @@ def test_settings_come_from_app_then_file_then_command_line(
     fedproto: Fedproto, flower: Fake, work_folder: Path
 ) -> None:
     fake = flower("completed")
+    project = work_folder.parent / "pyproject.toml"
+    text = project.read_text().replace("rounds = 40", "rounds = 9")
+    project.write_text(text.replace("patience = 0", "patience = 3"))
     (work_folder / "x.toml").write_text(
         'rounds = 7\nseed = 5\n[fuels]\nbeta = 30\nthreshold="absolute"\n'
     )
@@ -85,10 +88,11 @@ def test_settings_come_from_app_then_file_then_command_line(
     assert outcome.code == 0
     app, config, nodes, cpus, gpus = fake.submitted[0]
     assert (app, nodes, cpus, gpus) == (work_folder.parent, 3, 1, 0.0)
-    assert (config["rounds"], config["seed"], config["local-epochs"]) == (7, 6, 1)
+    assert (config["patience"], config["rounds"], config["seed"]) == (3, 7, 6)
+    assert config["local-epochs"] == 1
     text = tomllib.loads(config["method-settings"])
     assert text | {"beta": 0.5, "threshold": "absolute"} == text
-    assert config["nodes"]["minimum"] == 3  # a simulation need not start without some nodes
+    assert config["nodes"]["minimum"] == 3  # the app's 1 is only the default
 
 
 def test_paths_become_absolute_and_the_run_gets_a_name(
@@ -162,16 +166,6 @@ def test_images_that_can_be_dealt_are_submitted(
     fake = flower("failed")  # the artefacts that it leaves else are a forecasting run's
     assert fedproto("run", *DIGITS, "--set", "data.partition.clients=4").code == 1
     assert fake.submitted[0][1]["data"]["partition"]["clients"] == 4
-
-
-def test_two_runs_in_one_second_get_two_folders(
-    fedproto: Fedproto, flower: Fake, work_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stamp = "fuels-synthetic-traffic-s0-20260102-120000"
-    monkeypatch.setattr(run_settings, "default_run_name", lambda settings: stamp)
-    for expected in (stamp, f"{stamp}-2", f"{stamp}-3"):
-        flower("completed")
-        assert fedproto("run", "--quiet").out == f"{work_folder / 'runs' / expected}\n"
 
 
 def test_runs_that_start_at_once_never_share_a_folder(
@@ -315,19 +309,6 @@ def test_a_users_module_in_the_current_folder_is_found_here_and_at_the_nodes(
     )
     assert fedproto("run", "--set", "data.source=my_own_series:load").code == 0
     assert fake.import_paths == [work_folder]
-
-
-def test_an_app_around_sets_what_it_has_not_at_its_default(
-    fedproto: Fedproto, flower: Fake, work_folder: Path
-) -> None:
-    fake = flower("completed")
-    project = work_folder.parent / "pyproject.toml"
-    project.write_text(project.read_text().replace("rounds = 40", "rounds = 9"))
-    (work_folder / "x.toml").write_text("seed = 5\n")
-    assert fedproto("run", "x.toml", "--nodes", 3).code == 0
-    config = fake.submitted[0][1]
-    assert (config["rounds"], config["seed"]) == (9, 5)
-    assert config["nodes"]["minimum"] == 3  # the app's 1 is only the default
 
 
 def test_where_no_app_is_around_flower_gets_one_of_the_installed_package(
