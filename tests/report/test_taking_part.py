@@ -10,8 +10,7 @@ import pytest
 
 from fedproto_app.core.tasks import TASKS
 from fedproto_app.report.comparison import pairs
-from fedproto_app.report.runs import read_clients
-from fedproto_app.report.taking_part import judged, taking_part, validation_error
+from fedproto_app.report.taking_part import judged, taking_part
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server.round_log import RoundLog
 from tests.report.made_runs import (
@@ -19,7 +18,6 @@ from tests.report.made_runs import (
     alone,
     grouped,
     make_classification_run,
-    make_run,
     shared,
 )
 
@@ -300,22 +298,6 @@ def test_each_task_writes_the_field_that_is_read(task: str) -> None:
     report = report_for(task)
     field = report.metrics.validation.round.name
     assert field in report.round_figures(RoundLog(), {}, True)
-
-
-@pytest.mark.parametrize(
-    ("make", "more", "task", "expected"),
-    [
-        # Rounds of 1, 0.6 and 0.5.
-        (make_run, {"validation": (0.2, 0.3), "by_round": (1.0, 0.6, 0.5)}, "forecasting", 0.5),
-        (make_classification_run, {}, "classification", 0.4),  # rounds to 0.5 / 3, but 0.4 is kept
-    ],
-)
-def test_it_is_read_of_a_runs_files(
-    tmp_path: Path, make: Any, more: dict[str, Any], task: str, expected: float
-) -> None:
-    metrics, run = report_for(task).metrics, make(tmp_path / "a", **more)
-    errors = read_clients(run).finite(metrics.kept_validation.column.name)
-    assert validation_error(run, errors, metrics) == pytest.approx(expected)
 
 
 def columns_known(columns: str, sharing: str = "none") -> dict[str, Any]:

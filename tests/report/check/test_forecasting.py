@@ -8,7 +8,6 @@ import pytest
 
 from fedproto_app.data.series import ClientSeries
 from fedproto_app.data.sources import load_series
-from fedproto_app.report.check.findings import LARGEST_VALUE
 from fedproto_app.report.check.forecasting import check, facts_of, period_votes
 from fedproto_app.settings import DataSettings, settings_from
 from tests.helpers.real_data import real_data
@@ -91,10 +90,3 @@ def test_known_columns_are_counted_until_the_first_of_them_ends(
         check(settings_from({**table, **further}), all_rows=True)
         lines = [row for row in capsys.readouterr().out.splitlines() if "known ahead" in row]
         assert [row.split("known ahead")[1].strip() for row in lines] == [line] * bool(line)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_the_largest_value_whatever_its_sign(sign: int) -> None:
-    values = wave(24, 480)
-    values[7] = sign * 2 * LARGEST_VALUE
-    assert facts_of(ClientSeries("a", values), DataSettings()).largest == 2 * LARGEST_VALUE
