@@ -134,7 +134,7 @@ def conduct(
             limit = settings.privacy.max_epsilon
             tell("privacy-spent", WARNING, round=progress.rounds, limit=limit)
         folder.write_model(numpy_arrays(progress.model))
-        folder.write_summary(settings, federation, costs.sums, progress.rounds, stopped)
+        folder.write_summary(federation, costs.sums, progress.rounds, stopped)
 
 
 def show(folder: Path) -> None:

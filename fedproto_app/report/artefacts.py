@@ -33,7 +33,6 @@ from fedproto_app.core.events import tell
 from fedproto_app.core.messages import Arrays
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.run_lock import RunLock
-from fedproto_app.core.tasks import FIRST_TASK
 from fedproto_app.core.version import __version__
 from fedproto_app.core.whole_file import flush, write_whole
 from fedproto_app.report.run_files import Record, csv_text
@@ -173,7 +172,6 @@ class RunFolder:
 
     def write_summary(
         self,
-        settings: Settings,
         federation: Federation,
         costs: Mapping[str, int],
         rounds: int,
@@ -187,7 +185,8 @@ class RunFolder:
         every_round = costs["parameters_up"] - costs.get("parameters_up_once", 0)
         history = federation.history
         clients = len(history.trained | history.results.keys())
-        lines, method = read_rounds(self.path), method_named(settings.method)
+        settings, lines = self.settings, read_rounds(self.path)
+        method = method_named(settings.method)
         validation = self._report.metrics.validation.round.name
         trains = method.rounds is None  # else the method sets the number, as a closed form does
         summary = {
@@ -257,7 +256,7 @@ def round_line(
     results: Mapping[ClientKey, ClientResult],
     seconds: Mapping[str, float],
     evaluated: bool,
-    task: str = FIRST_TASK,
+    task: str,
 ) -> Record:
     """Return a round's line of rounds.jsonl. Losses are plain means over the trained clients."""
     terms = sorted({name for losses in log.losses.values() for name in losses})

@@ -61,7 +61,7 @@ def make_sequence_run(
     run.write_findings(history.findings(list(federation.history.results), federation.members.facts))
     run.write_clients(federation)
     costs = COSTS | {"trainings": 3}
-    run.write_summary(federation.settings, federation, costs, rounds + 2, "rounds")
+    run.write_summary(federation, costs, rounds + 2, "rounds")
     return run.path
 
 

@@ -71,11 +71,10 @@ def test_made_runs_have_the_fields_that_runs_have(
     tmp_path: Path, task: str, federation: Any, record: Any, make: Any
 ) -> None:
     """So that tests of tables and pictures read what the server really writes."""
-    chosen = settings(tmp_path, task)
-    folder = RunFolder(chosen)
+    folder = RunFolder(settings(tmp_path, task))
     folder.append_round(1, a_line(federation, task))
     folder.write_clients(federation)
-    folder.write_summary(chosen, federation, COSTS | {"trainings": 3}, 1, "rounds")
+    folder.write_summary(federation, COSTS | {"trainings": 3}, 1, "rounds")
     written = json.loads((folder.path / "rounds.jsonl").read_text())
     later = {"node_seconds", "figures", "parameters_up_once"}
     assert set(written) == {*record(1), *later}
@@ -120,12 +119,11 @@ def test_tables_have_the_columns_that_are_promised(
 def test_parameters_sent_are_shared_by_all_who_trained(
     tmp_path: Path, costs: dict[str, int], expected: dict[str, int]
 ) -> None:
-    chosen = settings(tmp_path, "forecasting")
-    folder = RunFolder(chosen)
+    folder = RunFolder(settings(tmp_path, "forecasting"))
     folder.append_round(1, a_line(FORECASTS, "forecasting"))
     federation: Any = MadeFederation({"a": ERRORS | KEPT_ERRORS})
     federation.history.trained |= {key("b"), key("c"), key("d")}
-    folder.write_summary(chosen, federation, COSTS | costs, 1, "rounds")
+    folder.write_summary(federation, COSTS | costs, 1, "rounds")
     summary = json.loads((folder.path / "summary.json").read_text())
     assert summary | expected | {"parameters_up": 1000} == summary
     assert "trainings" not in summary
