@@ -41,7 +41,7 @@ from fedproto_app.report.page.tables import (
     pairs_table,
     privacy,
     refusals_table,
-    repeats,
+    repeat_of,
 )
 from fedproto_app.report.runs import Group, Run, group_runs, ranked, read_run, without_repeats
 from fedproto_app.report.table import bytes_text, count_text
@@ -303,6 +303,6 @@ def _part(number: int, question: Question, notes: Sequence[str]) -> dict[str, ob
         "refusals": refusals,
         "refused": refused,
         "privacy": privacy(groups, names),
-        "repeats": repeats(groups, names)[:_MOST_REPEATS],
+        "repeats": [*map(repeat_of, groups, names)][:_MOST_REPEATS],
         "left_out": max(0, len(groups) - _MOST_REPEATS),
     }

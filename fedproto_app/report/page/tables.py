@@ -310,12 +310,8 @@ def privacy(groups: Sequence[Group], labels: Sequence[str]) -> list[tuple[str, s
     return spent_budgets
 
 
-def repeats(groups: Sequence[Group], labels: Sequence[str]) -> list[Repeat]:
-    """Return how to repeat the first run of each group."""
-    return [_repeat(group, label) for group, label in zip(groups, labels, strict=True)]
-
-
-def _repeat(group: Group, label: str) -> Repeat:
+def repeat_of(group: Group, label: str) -> Repeat:
+    """Return how to repeat the first run of a group."""
     run = group.runs[0]
     changed = _changed(run)
     words = ["fedproto", "run"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproto_app.experiments.run_settings import changed_settings
-from fedproto_app.report.page.tables import privacy, refusals_table, repeats
+from fedproto_app.report.page.tables import privacy, refusals_table, repeat_of
 from fedproto_app.report.runs import Group, read_run
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.reading import flat
@@ -37,7 +37,7 @@ def test_the_line_repeats_the_run(tmp_path: Path) -> None:
     }
     run = make_run(tmp_path / "a", settings=dumped(**changes))
     (run / "state").mkdir()
-    [line] = repeats([group(run)], ["fedavg"])
+    line = repeat_of(group(run), "fedavg")
     words = shlex.split(line.command)
     assert words[:2] == ["fedproto", "run"]
     assert words[-2:] == ["--nodes", "3"]
@@ -50,7 +50,7 @@ def test_the_line_repeats_the_run(tmp_path: Path) -> None:
 
 def test_settings_at_their_default_are_not_told(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", settings=Settings().model_dump(by_alias=True))
-    [line] = repeats([group(run)], ["fuels"])
+    line = repeat_of(group(run), "fuels")
     assert line.command == "fedproto run"
     assert not line.changed
 
