@@ -85,7 +85,8 @@ def response_sections(run_dir: Path) -> list[Section]:
     sections = [Section("What the columns known in advance change", about, charts)]
     if panels:
         names = list(clients.by_client)[:_MOST_CHOICES]
-        choices = [_of_client(clients, name, panels[0]) for name in names]
+        place, chart = panels[0]
+        choices = [_of_client(clients, name, place, chart.lines[0].x) for name in names]
         about = (
             "What a client learned from its own data, and what it learned from the sums of all "
             "clients, add up to the line of its forecasts. The area at the bottom shows where its "
@@ -123,7 +124,7 @@ def _clients_of(run_dir: Path) -> _Clients | None:
     return _Clients(settings, columns, windows, responses) if responses else None
 
 
-def _charts(clients: _Clients, panels: Sequence[_Panel]) -> list[Chart]:
+def _charts(clients: _Clients, panels: Sequence[tuple[int, Lines]]) -> list[Chart]:
     is_effect = clients.flags("is_used").any(axis=0) & clients.flags("is_plain").all(axis=0)
     rows = [
         _effects(clients, place)
@@ -131,31 +132,25 @@ def _charts(clients: _Clients, panels: Sequence[_Panel]) -> list[Chart]:
         if clients.columns[place] not in YEAR_COLUMNS
     ]
     shown = panels[: _MOST_COLUMNS - bool(rows)]
-    return [*(panel.chart for panel in shown), *([_dots(rows)] if rows else [])]
+    return [*(chart for _, chart in shown), *([_dots(rows)] if rows else [])]
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """A column's place and chart, and the points of its curves."""
+def _panels(clients: _Clients) -> list[tuple[int, Lines]]:
+    """Return the place and chart of each column of numbers.
 
-    place: int
-    x: Vector
-    chart: Lines
-
-
-def _panels(clients: _Clients) -> list[_Panel]:
-    """Return the columns of numbers. The column that changes forecasts most comes first."""
+    The column that changes forecasts most comes first.
+    """
     is_curve = clients.flags("is_used").any(axis=0) & ~clients.flags("is_plain").all(axis=0)
     panels = []
     for place in np.flatnonzero(is_curve).tolist():
         ends = np.array([trained_range(r, place) for r in clients.by_client.values()])
         if ends.min() < ends.max():
-            panels.append(_panel(clients, place, ends))
-    return sorted(panels, key=lambda panel: -float(np.ptp(panel.chart.lines[0].y)))
+            panels.append((place, _curves(clients, place, ends)))
+    return sorted(panels, key=lambda panel: -float(np.ptp(panel[1].lines[0].y)))
 
 
-def _panel(clients: _Clients, place: int, ends: Vector) -> _Panel:
-    """Return a column's panel. ends: [K, 2], the range of each client's training data."""
+def _curves(clients: _Clients, place: int, ends: Vector) -> Lines:
+    """Return a column's chart. ends: [K, 2], the range of each client's training data."""
     name, x = clients.columns[place], np.linspace(ends.min(), ends.max(), POINTS)
     curves = np.array([clients.curve(r, place, x) for r in clients.by_client.values()])
     low, middle, high = np.percentile(curves, [50 - BAND / 2, 50, 50 + BAND / 2], axis=0)
@@ -168,24 +163,22 @@ def _panel(clients: _Clients, place: int, ends: Vector) -> _Panel:
     first, last = (f"{number(middle[end])} at {number(x[end])}" for end in (0, -1))
     text = f"Line chart of what {name} changes; median of the clients: {first}, {last}."
     y = Axis("change (standard deviations)")
-    return _Panel(place, x, Lines(name, text, Axis(name), y, [*lines, _data(values, lines)]))
+    return Lines(name, text, Axis(name), y, [*lines, _data(values, lines)])
 
 
-def _of_client(clients: _Clients, client: str, panel: _Panel) -> Lines:
+def _of_client(clients: _Clients, client: str, place: int, x: Vector) -> Lines:
     """Return a chart of a client's curve and the curve's parts, in the data's units."""
-    response, name = clients.by_client[client], clients.columns[panel.place]
+    response, name = clients.by_client[client], clients.columns[place]
     first_part = replace(response, parts=response.parts[:1])  # of its own data
     size = clients.windows[client].scale.std
-    together, alone = (
-        size * clients.curve(part, panel.place, panel.x) for part in (response, first_part)
-    )
+    together, alone = (size * clients.curve(part, place, x) for part in (response, first_part))
     lines = [
-        Line("in its forecasts", panel.x, together, None),
-        Line("from its own data", panel.x, alone, 1),
-        Line("from the sums of all clients", panel.x, together - alone, 0),
+        Line("in its forecasts", x, together, None),
+        Line("from its own data", x, alone, 1),
+        Line("from the sums of all clients", x, together - alone, 0),
     ]
-    first, last = (f"{number(together[end])} at {number(panel.x[end])}" for end in (0, -1))
-    data = _data(clients.trained(client, panel.place), lines)
+    first, last = (f"{number(together[end])} at {number(x[end])}" for end in (0, -1))
+    data = _data(clients.trained(client, place), lines)
     return Lines(
         f"{client}: {name}",
         f"Line chart of what {name} changes for {client}: {first}, {last}.",
