@@ -275,7 +275,7 @@ def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
     oddities = None if cut is None or cut.is_young else oddities_of(series, settings)
     return ClientFacts(
         name=series.name,
-        start=_first_time(series) if length else "-",
+        start=series.when(0) if length else "-",
         length=length,
         period=find_period(series.values),
         missing_share=1 - len(present) / length if length else 1.0,  # sources trim missing values
@@ -287,10 +287,6 @@ def facts_of(series: ClientSeries, settings: DataSettings) -> ClientFacts:
         oddities=oddities,
         worst=_where(series, oddities.outliers) if oddities and oddities.outliers else "",
     )
-
-
-def _first_time(series: ClientSeries) -> str:
-    return str(series.start) if series.clock is None else series.clock.time(series.start)
 
 
 def _where(series: ClientSeries, outliers: Outliers) -> str:

@@ -269,18 +269,18 @@ def _stages(results: Results, accuracy: Metric | None) -> list[float | None] | N
     """
     if accuracy is None:
         return None
+    scores = [results[key].metrics for key in sorted(results)]
     stages: list[float | None] = []
     for stage in count():
         right, total = (
             replace(accuracy, name=stage_metric(quantity, stage).name)
             for quantity in (CORRECT, COUNT)
         )
-        if not any(total in result.metrics for result in results.values()):
-            return stages or None
-        scores = [results[key].metrics for key in sorted(results)]
+        if not any(total in score for score in scores):
+            break
         shares = [score.get(right, 0) / score[total] for score in scores if score.get(total, 0) > 0]
         stages.append(float(np.mean(shares)) if shares else None)
-    return None  # unreachable: the number of metrics is finite
+    return stages or None
 
 
 def _class_scores(
