@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from fedproto_app.data.series import ClientSeries
 
 FORECAST = "forecast.csv"
-TOGETHER = {True: "kindred", False: "analytic"}  # the federated row: True if it forecasts
-TOGETHER_KNOWN = "kindred-known"  # the federated row with columns known in advance
+TOGETHER, TOGETHER_KNOWN = "kindred", "kindred-known"  # the federated rows, the second with columns
 QUICK_HISTORY = 28  # periods that --quick learns from
 FARTHEST = 288  # most steps ahead by default, since a sample has values for each of them
 _MOST_NEWCOMERS = 3  # the facts name at most this many
@@ -513,8 +512,8 @@ def _plan_of_series(path: Path, table: dict[str, object], reading: Reading, wish
         facts.append(f"tested in {wishes.windows} windows, with models retrained for each")
     repeating, drift = doubts_about_gain(series), drift_of_most(series, data)
     warnings = (*reading.left_out, *repeating, *doubts_about_series(series, data), *drift)
-    together = TOGETHER_KNOWN if columns else TOGETHER[True]
-    forecast = together if reaches else TOGETHER[True]
+    together = TOGETHER_KNOWN if columns else TOGETHER
+    forecast = together if reaches else TOGETHER
     return Plan(
         table,
         rows,
@@ -605,7 +604,7 @@ def _plan_of_classes(
     table |= {"rounds": rounds, "keep": "last"} if images else {"rounds": rounds}
     facts = [f"{path.name}: {samples}, read as {reading.source}", *reading.notes, dealt]
     rows = {name: row for name, row in CLASS_ROWS.items() if _is_possible({**table, **row.changes})}
-    return Plan(table, rows, facts, TOGETHER[False], warnings=doubts)
+    return Plan(table, rows, facts, "analytic", warnings=doubts)
 
 
 def _is_possible(settings: Changes) -> bool:
