@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,6 @@ from fedproto_app.core.endings import program
 from fedproto_app.core.errors import SettingsError
 from fedproto_app.core.tasks import FIRST_TASK, TASKS, TaskRecord, task_record
 from fedproto_app.experiments.run_settings import changed_settings
-from fedproto_app.report.check import check as check_data
 from fedproto_app.report.check.findings import Checked
 from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.reading import flags, flat
@@ -167,7 +166,8 @@ def check(
         _require_admitted(table, settings, site)
     if reading is not None:
         _say_what_is_read(reading)
-    checked = check_data(record, settings, all_rows)
+    module = import_module(f"fedproto_app.report.check.{record.folder}")
+    checked: Checked = module.check(settings, all_rows)
     if reading is not None:
         _say_what_could_be_known(reading, settings.data)
     if picture is not None:
@@ -216,8 +216,6 @@ def _settings(
     if fixed:
         data = data.model_copy(update={"period": data.period})
     settings = settings.model_copy(update={"data": data})
-    if ":" in data.source and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's module lies in the current folder
     if "task" not in table:
         return settings, record_of_source(data)
     require_fitting_source(settings)

@@ -221,7 +221,7 @@ def simulate_in_flower(
     import_path = folder_of_users_code(settings)
     gpus = gpus_of_a_node(settings.device, nodes, cpus) if gpus is None else gpus
     check_pretraining(settings)
-    _, notes = check_data(settings, import_path)
+    _, notes = check_data(settings)
     artefacts = Path(settings.output.dir) / settings.output.name
     with (
         Progress(

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from fedproto_app.cli import say_next
 from fedproto_app.core.errors import DataError, FedProtoError, did_you_mean
-from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.check.findings import refusals
 
@@ -170,7 +169,6 @@ def forecast(
                 _require_writable(option, file, path)
     future = table_in(covariates, "--covariates") if covariates else None
     columns = trained_columns(nodes, future)
-    look_here_for_users_code()  # model and source may be the user's code
     series = load_histories(as_trained(reading, columns), steps, future)
     client_forecasts, left_out = forecasts_of(
         nodes,

@@ -27,7 +27,6 @@ from fedproto_app.cli.options import (
     reading_changes,
 )
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.settings import Section, Settings, without_markdown
 
 _COMMENTED_OUT = ("seed", "output.dir")  # settings that the next experiment often changes
@@ -72,7 +71,6 @@ def init(
     file = out or Path(f"{path.name.split('.')[0] or 'data'}.toml")
     if file.exists():
         raise SettingsError(f"{file}: exists already and is never overwritten; --out names another")
-    look_here_for_users_code()
     overrides = reading_changes(changes, source, known_columns, covariates, holidays)
     wishes = Wishes(horizon, period, clients_from, clients, changes=overrides, target=target)
     plan = plan_of(path, wishes)

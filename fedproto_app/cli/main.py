@@ -17,7 +17,7 @@ def main() -> NoReturn:
     a mistake in settings, data or arguments.
     """
     end_on_signals()
-    look_here_for_users_code()
+    look_here_for_users_code()  # settings and stored models may need the user's modules
     try:
         with WhenStopped(), imports_first():
             from fedproto_app.cli.commands import app  # slow to import

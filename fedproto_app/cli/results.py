@@ -13,7 +13,6 @@ from rich.console import Console
 
 from fedproto_app.cli import results_console, say_next
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.charts import comparison_of, draw, write_picture
 from fedproto_app.report.comparison import (
     heavy_clients,
@@ -135,7 +134,6 @@ def pictures(
 
       fedproto pictures runs/my-run
     """
-    look_here_for_users_code()  # pictures of models may need the user's modules
     for file in draw(run):
         typer.echo(file)
 
@@ -165,7 +163,6 @@ def report(
       fedproto report runs
       fedproto report runs/solo-* runs/fuels-* --output for-the-board.html
     """
-    look_here_for_users_code()  # forecasts of models may need the user's modules
     from fedproto_app.report.page.document import write_report  # only this command needs jinja2
 
     runs = _finished(places)

@@ -16,7 +16,6 @@ from fedproto_app.cli.flower_run import follow_run, require_cpus, simulate_in_fl
 from fedproto_app.cli.options import Changes
 from fedproto_app.core.endings import WhenStopped, removed_if_empty, shown
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.core.tasks import task_record
 from fedproto_app.experiments.run_settings import (
     NODES,
@@ -192,7 +191,6 @@ def _lacks_future(settings: Settings, artefacts: Path) -> bool:
     data = settings.data
     if not (data.known or data.covariates):
         return False
-    look_here_for_users_code()
     columns = trained_columns(open_run(artefacts))
     series = load_histories(as_trained(data, columns).model_copy(update={"max_steps": 0}))
     return any(len(client.future) < data.horizon for client in series)

@@ -25,7 +25,6 @@ from fedproto_app.cli.options import (
     reading_changes,
 )
 from fedproto_app.core.endings import NOTHING_WRITTEN, WhenStopped
-from fedproto_app.core.loading import look_here_for_users_code
 from fedproto_app.report.fitting_table import FittingTable
 
 
@@ -94,7 +93,6 @@ def try_file(
     console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments import trial
 
-    look_here_for_users_code()
     place = folder or trial.unused_folder(Path("runs"), path)
     with WhenStopped(lambda: _left_behind(path, place)):
         answer = trial.try_file(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from fedproto_app.core.endings import imports_first, removed_if_empty
 from fedproto_app.core.errors import DataError, SettingsError
-from fedproto_app.core.loading import load
+from fedproto_app.core.loading import load, look_here_for_users_code
 from fedproto_app.core.methods import method_named
 from fedproto_app.engine.pool import WorkerPool
 from fedproto_app.experiments.run_settings import (
@@ -71,7 +70,7 @@ def simulate_here(
         in_this_process = any(name.startswith(_MAIN) for name in users_code(settings).values())
         count = workers or most_workers(settings)
         with nullcontext() if in_this_process else WorkerPool(count, log, import_path) as pool:
-            clients, notes = check_data(settings, import_path)
+            clients, notes = check_data(settings)
             folder = Path(settings.output.dir) / settings.output.name
             keep_notes(notes, folder, progress)
             if settings.kernel == "numba":
@@ -178,15 +177,15 @@ def check_pretraining(settings: Settings) -> None:
         phase.check(settings)
 
 
-def check_data(settings: Settings, import_path: Path | None) -> tuple[int, Sequence[str]]:
+def check_data(settings: Settings) -> tuple[int, Sequence[str]]:
     """Return the number of clients that can take part, and what was done to the data.
 
     Raises `DataError` if every node would refuse the data. Raises `SettingsError` if the method
     needs more clients or cannot provide the privacy that is set, or if the user's model cannot be
     imported.
     """
-    if import_path is not None and str(import_path) not in sys.path:
-        sys.path.insert(0, str(import_path))
+    if users_code(settings):
+        look_here_for_users_code()
     if settings.model.module:  # else a fault shows only when a node is asked to train
         load(settings.model.module, f"model.module = {settings.model.module!r}")
     privacy_plan(settings)

@@ -23,7 +23,6 @@ from fedproto_app.experiments.run_settings import unclaimed_settings
 from fedproto_app.experiments.simulation import (
     check_data,
     check_pretraining,
-    folder_of_users_code,
     most_workers,
     require_modules,
 )
@@ -134,7 +133,7 @@ class Sweep:
         for settings in different.values():
             require_modules(settings)
             check_pretraining(settings)
-            check_data(settings, folder_of_users_code(settings))
+            check_data(settings)
 
     def _trials_after(self, results: Sequence[Result]) -> list[Trial]:
         """Return the trials that have no result yet. A batch of Optuna's is always drawn whole."""
