@@ -93,7 +93,7 @@ def try_file(
     console.print(f"reading {path} …", markup=False)  # torch and the readers are slow to import
     from fedproto_app.experiments import trial
 
-    place = folder or trial.unused_folder(Path("runs"), path)
+    place = folder or trial.unused_folder(path)
     with WhenStopped(lambda: _left_behind(path, place)):
         answer = trial.try_file(
             path,

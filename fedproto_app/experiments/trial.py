@@ -326,7 +326,7 @@ def try_file(
     plan = plan_of(file, wishes)
     for fact in plan.facts:
         console.print(fact, soft_wrap=True, markup=False)
-    return try_plan(plan, Path(folder) if folder else unused_folder(Path("runs"), file), console)
+    return try_plan(plan, Path(folder) if folder else unused_folder(file), console)
 
 
 def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, object]:
@@ -339,10 +339,10 @@ def with_period(series: Sequence[ClientSeries], settings: Changes) -> dict[str, 
     return {"data.period": period, "data.calendar": calendar, **settings}
 
 
-def unused_folder(runs: Path, path: Path) -> Path:
-    """Return a folder for a trial of this file that does not exist yet."""
+def unused_folder(path: Path) -> Path:
+    """Return a folder in runs that does not exist yet, for a trial of this file."""
     name = f"try-{path.name.split('.')[0] or 'data'}"
-    numbered = (runs / (name if n == 1 else f"{name}-{n}") for n in count(1))
+    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in count(1))
     return next(folder for folder in numbered if not folder.exists())
 
 
