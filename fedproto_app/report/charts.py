@@ -106,12 +106,16 @@ def errors_charts(
 
 def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
     """Return the section on learning curves, by round and by traffic, of the first seed's runs."""
+    metrics = report_for(groups[0].task).metrics
+    field = metrics.latest.round.name
     curves = (
         _curves_of_run(groups[0].runs[0].rounds, groups[0].task)
         if len(groups) == 1
-        else _curves_of_groups(dict(zip(labels, groups, strict=True)))
+        else {
+            label: (group.runs[0].rounds, [line.get(field) for line in group.runs[0].rounds])
+            for label, group in list(zip(labels, groups, strict=True))[:MOST_METHODS]
+        }
     )
-    metrics = report_for(groups[0].task).metrics
     charts = learning_charts(curves, metrics, "test " if len(groups) > 1 else "")
     lines = charts[0].lines
     if max((len(line.x) for line in lines), default=0) < 2:
@@ -127,14 +131,6 @@ def learning_section(groups: Sequence[Group], labels: Sequence[str]) -> Section:
 
 def _curves_of_run(rounds: Sequence[Record], task: str) -> Curves:
     return {label: (rounds, values) for label, values in report_for(task).curves(rounds).items()}
-
-
-def _curves_of_groups(groups: Mapping[str, Group]) -> Curves:
-    curves: dict[str, tuple[Sequence[Record], Sequence[float | None]]] = {}
-    for label, group in list(groups.items())[:MOST_METHODS]:
-        rounds, field = group.runs[0].rounds, report_for(group.task).metrics.latest.round.name
-        curves[label] = rounds, [record.get(field) for record in rounds]
-    return curves
 
 
 def learning_charts(curves: Curves, metrics: TaskMetrics, prefix: str = "") -> list[Lines]:

@@ -62,7 +62,7 @@ class MetricsFile(Listener):
         self._count(line)
         latest = {
             **line,
-            "epsilon": _epsilon(line),
+            "epsilon": line.get("privacy", {}).get("epsilon"),
             "time": timestamp,
             "loss": line["loss"].get("total"),
         }
@@ -85,12 +85,6 @@ class MetricsFile(Listener):
             if isinstance(value, int | float) and math.isfinite(value):
                 yield f"# HELP fedproto_{name} {meaning}\n# TYPE fedproto_{name} {kind}\n"
                 yield f"fedproto_{name}{self._labels} {float(value)!r}\n"
-
-
-def _epsilon(line: Record) -> object:
-    """Return the privacy spent by the end of this round, or None if it is not counted."""
-    privacy = line.get("privacy")
-    return privacy.get("epsilon") if isinstance(privacy, Mapping) else None
 
 
 def _escaped(text: str) -> str:

@@ -129,7 +129,7 @@ def _forecasts(runs: Mapping[str, Path], first: str, max_clients: int = 3) -> li
 
 
 def forecasts_beside(
-    runs: Mapping[str, Path], max_clients: int = 3
+    runs: Mapping[str, Path], max_clients: int
 ) -> tuple[dict[str, dict[str, Forecast]], Settings]:
     """Return several runs' forecasts for the same clients, and the first run's settings.
 
