@@ -85,20 +85,6 @@ def test_a_given_partition_by_hand() -> None:
     assert dealing.refused == {"a": "no test image", "c": "no train image"}
 
 
-def test_a_drawn_partition_follows_the_settings() -> None:
-    pool = pool_of(Split([0, 1, 2] * 200), Split([0, 1, 2] * 50))
-    chosen = PartitionSettings(clients=4, classes=2, stages=3, imbalance_factor=4.0)
-    dealing = deal(pool, DataSettings(partition=chosen), 0)
-    tables = np.stack(list(dealing.train.values()))
-    assert tables.shape == (4, 3, 3)
-    assert ((tables > 0).sum(axis=2) == 2).all()
-    assert dealing.dealt.tolist() == tables.sum(axis=(0, 1)).tolist()
-    assert dealing.has_class.tolist() == (tables.sum(axis=1) > 0).tolist()
-    assert dealing.refused == {}
-    first_two = deal(pool, DataSettings(partition=chosen, max_clients=2), 0)
-    assert list(first_two.train) == ["client-000", "client-001"]
-
-
 def test_cifar10() -> None:
     path = real_data("cifar10_jpeg.zip")
     pool = load_pool(DataSettings(source=reading_of(path).source, path=str(path)))
