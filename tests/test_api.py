@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 import fedproto_app
 from fedproto_app.core.errors import DataError, FedProtoError, SettingsError
 from fedproto_app.core.methods import METHODS
-from fedproto_app.experiments.sweep_runs import Job, make_run
+from fedproto_app.experiments.sweep_runs import Job, SweepProgress, make_run
 from fedproto_app.settings import flat_settings, settings_from
 from fedproto_app.tasks.table import small_run
 
@@ -241,13 +241,13 @@ def test_a_check_gives_a_row_a_client(run: fedproto_app.Run, tmp_path: Path) -> 
 
 
 def make_runs_here(
-    jobs: Sequence[Job], nodes: int, _: int, starts: Callable[[Job], None], *ended: Any
-) -> None:
+    jobs: Sequence[Job], nodes: int, _: int, progress: SweepProgress
+) -> Iterator[tuple[Job, str]]:
     """Make the runs of a sweep in this process instead of a process each."""
     for job in jobs:
-        starts(job)
+        progress.starts(job)
         make_run(flat_settings(job.settings), nodes, 1)
-        ended[0](job, "")
+        yield job, ""
 
 
 def test_a_sweep_chooses_by_validation_error(

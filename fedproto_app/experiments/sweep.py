@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -158,14 +158,13 @@ class Sweep:
         all_jobs = [job for of_trial in jobs.values() for job in of_trial]
         progress.add(all_jobs)
         results = {number: self._finish(of_trial) for number, of_trial in jobs.items()}
-
-        def ended(job: Job, reason: str) -> None:
-            progress.ended(job, reason)
-            if reason:
-                self.failed[job.name] = reason
-            results[job.trial.number] = self._finish(jobs[job.trial.number])
-
-        make_runs(all_jobs, self.plan.nodes, parallel, progress.starts, ended, progress.look)
+        # An error here ends the other runs at once, because the generator is closed.
+        with closing(make_runs(all_jobs, self.plan.nodes, parallel, progress)) as ended:
+            for job, reason in ended:
+                progress.ended(job, reason)
+                if reason:
+                    self.failed[job.name] = reason
+                results[job.trial.number] = self._finish(jobs[job.trial.number])
         return list(results.values())
 
     def _settings(self, trial: Trial, seed: int) -> Settings:

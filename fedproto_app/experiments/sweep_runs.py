@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,31 +77,25 @@ class Job:
 
 
 def make_runs(
-    jobs: Sequence[Job],
-    nodes: int,
-    parallel: int,
-    starts: Callable[[Job], None],
-    ended: Callable[[Job, str], None],
-    look: Callable[[], None],
-) -> None:
-    """Make the runs that are not finished. An error here ends all processes.
+    jobs: Sequence[Job], nodes: int, parallel: int, progress: SweepProgress
+) -> Generator[tuple[Job, str]]:
+    """Make the runs that are not finished. Closing the generator ends all processes.
 
-    nodes: the number of simulated nodes of each run. parallel: the number of runs at a time.
-    starts: called with each run before it starts. ended: called with each run that has ended, and
-    the reason if it failed, else "". look: called regularly.
+    Yields each run that has ended, and the reason if it failed, else "". nodes: the number of
+    simulated nodes of each run. parallel: the number of runs at a time. progress: shows the runs.
     """
     waiting = deque(job for job in jobs if not job.finished)
     running: list[_Process] = []
     try:
         while waiting or running:
             while waiting and len(running) < parallel:
-                starts(waiting[0])
+                progress.starts(waiting[0])
                 running.append(_Process(waiting.popleft(), nodes, max(1, cores() // parallel)))
             time.sleep(_LOOK_EVERY)
             for process in [process for process in running if process.has_ended()]:
                 running.remove(process)
-                ended(process.job, process.end())
-            look()
+                yield process.job, process.end()
+            progress.look()
     finally:
         for process in running:
             process.close()

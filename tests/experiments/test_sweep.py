@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedproto_app.experiments import sweep as sweep_module
 from fedproto_app.experiments.sweep import Sweep, read_plan
 from fedproto_app.experiments.sweep_plan import Plan
 from fedproto_app.experiments.sweep_results import Result
-from fedproto_app.experiments.sweep_runs import Job
+from fedproto_app.experiments.sweep_runs import Job, SweepProgress
 from tests.report.made_runs import make_run
 
 GRID = {"nodes": 2, "base": {"rounds": 3}, "grid": {"fuels.beta": [10, 30]}, "seeds": [0, 1]}
@@ -57,28 +57,23 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         count = itertools.count()
 
         def make_runs(
-            jobs: Sequence[Job],
-            nodes: int,
-            parallel: int,
-            starts: Callable[[Job], None],
-            ended: Callable[[Job, str], None],
-            look: Callable[[], None],
-        ) -> None:
+            jobs: Sequence[Job], nodes: int, parallel: int, progress: SweepProgress
+        ) -> Iterator[tuple[Job, str]]:
             for job in jobs:
                 if job.finished:
                     continue
                 if next(count) == killed:
                     raise Killed
-                starts(job)
+                progress.starts(job)
                 if job.name in failing:
-                    ended(job, "it broke")
+                    yield job, "it broke"
                     continue
                 section = job.settings.method_settings
                 error = abs(section.beta - 40) + job.seed  # type: ignore[attr-defined]
                 make_run(job.folder, validation=[error] * 2, by_round=[error])
                 (job.folder / "state").mkdir()
-                ended(job, "")
-            look()
+                yield job, ""
+            progress.look()
 
         monkeypatch.setattr(sweep_module, "make_runs", make_runs)
         folder.mkdir(exist_ok=True)
