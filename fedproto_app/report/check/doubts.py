@@ -441,14 +441,9 @@ def sums_among(
                 names = [clients[order[part]].name for part in sorted(summed, key=order.item)]
                 totals.append((clients[order[place]].name, names))
                 continue
-            first = parts[
-                int(
-                    np.argmax(
-                        np.abs(values @ changes[:, parts])
-                        / np.linalg.norm(changes[:, parts], axis=0)
-                    )
-                )
-            ]
+            smaller = changes[:, parts]
+            likeness = np.abs(values @ smaller) / np.linalg.norm(smaller, axis=0)
+            first = parts[int(np.argmax(likeness))]
             of_first = changes[:, first]
             rest = values - of_first * (values @ of_first) / (of_first @ of_first)
             if np.linalg.norm(rest) <= _SMALLEST_REST * size:

@@ -31,27 +31,23 @@ _ACCURACY = Axis("test accuracy", percent=True, limits=(0.0, 1.0))
 
 def sections(runs: Mapping[str, Path], first: str) -> list[Section]:
     """Return the sections that the runs' artefacts allow. See `TaskReport.sections`."""
-    by_class = class_charts({first: runs[first], **runs})
-    stages = stage_charts(runs[first])
-    return [
-        Section(title, about, charts)
-        for title, about, charts in (
-            (
-                "Accuracy by class",
-                "The share of each class's test images, over all clients, that are classified "
-                "correctly. Several methods are compared by the clients' own models or, if no "
-                "method has them, by the averaged models.",
-                by_class,
-            ),
-            (
-                "Accuracy on what came earlier",
-                f"{first}: images arrive in stages, and each stage has a line. A line that falls "
-                "after its stage has ended shows forgetting.",
-                stages,
-            ),
-        )
-        if charts
-    ] + partition_section(runs[first])
+    possible = [
+        Section(
+            "Accuracy by class",
+            "The share of each class's test images, over all clients, that are classified "
+            "correctly. Several methods are compared by the clients' own models or, if no method "
+            "has them, by the averaged models.",
+            class_charts({first: runs[first], **runs}),
+        ),
+        Section(
+            "Accuracy on what came earlier",
+            f"{first}: images arrive in stages, and each stage has a line. A line that falls after "
+            "its stage has ended shows forgetting.",
+            stage_charts(runs[first]),
+        ),
+        *partition_section(runs[first]),
+    ]
+    return [section for section in possible if section.charts]
 
 
 def pictures(run_dir: Path) -> dict[str, Sequence[Chart]]:
