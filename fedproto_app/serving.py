@@ -153,14 +153,10 @@ def decimals_of(values: NDArray[np.float64]) -> int | None:
     rounding = 1e-14 * np.abs(present)
     std = float(present.std()) if present.size else 0.0
     fewest = max(0, math.ceil(-math.log10(std))) if std > 0 else 0
-    return next(
-        (
-            max(decimals, min(fewest, _MOST_DECIMALS))
-            for decimals in range(_MOST_DECIMALS + 1)
-            if (np.abs(np.round(present, decimals) - present) <= rounding).all()
-        ),
-        None,
-    )
+    for decimals in range(_MOST_DECIMALS + 1):
+        if (np.abs(np.round(present, decimals) - present) <= rounding).all():
+            return max(decimals, min(fewest, _MOST_DECIMALS))
+    return None
 
 
 def reasons_for_gaps(forecasts: Sequence[ClientForecast]) -> dict[str, str]:
