@@ -67,12 +67,8 @@ def check_method(
     for title in ("task", "invariant", "", "largest relative difference"):
         table.add_column(title)
     with tempfile.TemporaryDirectory(prefix="fedproto-") as home:
-        of_task = {
-            task: SmallRuns(
-                task, method, Path(home) / task, **changed_settings(None, changes or [])
-            )
-            for task in chosen
-        }
+        settings = changed_settings(None, changes or [])
+        of_task = {task: SmallRuns(task, method, Path(home) / task, **settings) for task in chosen}
         checks = [
             (task, *check) for task in chosen for check in invariants_of(task, method).items()
         ]

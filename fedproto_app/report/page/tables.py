@@ -221,16 +221,8 @@ def _table(
     texts = next(place for place, cell in enumerate(rows[0].cells) if cell.number) if rows else 1
     if len(rows) < clients:
         note = f"{len(rows)} of {clients} clients, evenly sampled. {note}".strip()
-    return PageTable(
-        "clients",
-        "every client",
-        caption,
-        titles,
-        rows,
-        texts,
-        note,
-        len(rows) >= _FEWEST_TO_FILTER,
-    )
+    filtered = len(rows) >= _FEWEST_TO_FILTER
+    return PageTable("clients", "every client", caption, titles, rows, texts, note, filtered)
 
 
 def _error_cell(error: float | None, metrics: TaskMetrics) -> Cell:
