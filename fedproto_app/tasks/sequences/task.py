@@ -125,9 +125,9 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
         return None
 
     @property
-    @abstractmethod
     def outputs(self) -> int:
         """The number of outputs of a head."""
+        return _outputs(self.shape)
 
     def default_model(self) -> Model:
         """Return the special model of the method or of its first phase, or the settings' model."""
@@ -260,10 +260,6 @@ class SequenceClassificationTask(SequenceTask):
             return f"it has {len(shape.classes)} classes, expected 1 … {MOST_CLASSES}"
         return SequenceTask.shape_fault(shape)
 
-    @property
-    def outputs(self) -> int:
-        return len(self.shape.classes)
-
     def judge_scores(
         self,
         parameters: Mapping[str, Tensor],
@@ -306,10 +302,6 @@ class SequenceRegressionTask(SequenceTask):
         if shape.classes:
             return f"it has {len(shape.classes)} classes, where a real number is predicted"
         return SequenceTask.shape_fault(shape)
-
-    @property
-    def outputs(self) -> int:
-        return 1
 
     @property
     def _scale(self) -> float:
