@@ -14,7 +14,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic.fields import FieldInfo
@@ -183,16 +183,8 @@ def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[st
 
 
 def _choices(field: FieldInfo) -> list[str]:
-    """Return the texts of a `Literal`, including nested literals."""
-
-    def texts(kind: Any) -> Iterator[str]:
-        for arg in get_args(kind):
-            if isinstance(arg, str):
-                yield arg
-            else:
-                yield from texts(arg)
-
-    return list(texts(field.annotation))
+    """Return the texts of a `Literal`."""
+    return [value for value in get_args(field.annotation) if isinstance(value, str)]
 
 
 def _range(field: FieldInfo) -> str:
