@@ -7,10 +7,8 @@ declarations and the first sentence of its docstring.
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Literal, get_args, get_origin
 
 from fedproto_app.core.errors import SettingsError
@@ -132,8 +130,7 @@ def _words(name: str) -> str:
     method = METHODS[name]
     releases = _releases(method, method.settings(), _tasks(method)[0])
     names = ", ".join(release.name for release in releases)
-    documented = inspect.getdoc(import_module(METHODS._modules[name])) or ""
-    source = " ".join(documented.partition("\n\n")[0].split()).partition(": ")[0].rstrip(".")
+    source = METHODS.meaning(name).partition(": ")[0]
     return f"{names or 'nothing'} | | {source.replace('|', ' ')}"
 
 
