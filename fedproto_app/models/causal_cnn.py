@@ -23,10 +23,11 @@ from torch.nn import functional
 
 from fedproto_app.models.convolution import each_client
 from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
+from fedproto_app.models.model import ENCODER, LinearHeadModel
 
 TAPS = 3  # the length of every kernel
 SLOPE = 0.01  # the slope of the leaky ReLU below 0
-BLOCK, LINEAR = "blocks.", "linear."
+BLOCK, LINEAR = ENCODER + "blocks.", ENCODER + "linear."
 FIRST, SECOND, RESIDUAL = ".first.", ".second.", ".residual."
 DIRECTION = "direction"
 
@@ -45,51 +46,52 @@ class CausalCnnSize:
     output_dim: int
 
 
-def causal_cnn_parameters(
-    dimensions: int, size: CausalCnnSize, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """Return one client's parameters for series of `dimensions` dimensions, drawn as in torch.
+class CausalCnnModel(LinearHeadModel):
+    """A model whose encoder is the causal CNN, which can also be trained without labels."""
 
-    A block has a `residual` layer if its numbers of inputs and outputs differ.
-    """
-    inputs, parts = dimensions, {}
-    for block in range(size.blocks):
-        last = block == size.blocks - 1
-        outputs = size.reduced_dim if last else size.channels
-        parts[f"{BLOCK}{block}{FIRST}"] = _convolution_parameters(inputs, outputs, generator)
-        parts[f"{BLOCK}{block}{SECOND}"] = _convolution_parameters(outputs, outputs, generator)
-        if inputs != outputs:
-            parts[f"{BLOCK}{block}{RESIDUAL}"] = linear_parameters(inputs, outputs, generator)
-        inputs = outputs
-    parts[LINEAR] = linear_parameters(inputs, size.output_dim, generator)
-    return with_prefixes(parts)
+    def __init__(self, dimensions: int, outputs: int, size: CausalCnnSize) -> None:
+        super().__init__(size.output_dim, outputs)
+        self._dimensions, self._size = dimensions, size
 
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the parameters, drawn as in torch.
 
-def causal_cnn(
-    parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor, lengths: Tensor
-) -> Tensor:
-    """Return the vector of each series [K, B, output_dim].
+        A block has a `residual` layer if its numbers of inputs and outputs differ.
+        """
+        size, inputs, parts = self._size, self._dimensions, {}
+        for block in range(size.blocks):
+            last = block == size.blocks - 1
+            outputs = size.reduced_dim if last else size.channels
+            parts[f"{BLOCK}{block}{FIRST}"] = _convolution_parameters(inputs, outputs, generator)
+            parts[f"{BLOCK}{block}{SECOND}"] = _convolution_parameters(outputs, outputs, generator)
+            if inputs != outputs:
+                parts[f"{BLOCK}{block}{RESIDUAL}"] = linear_parameters(inputs, outputs, generator)
+            inputs = outputs
+        parts[LINEAR] = linear_parameters(inputs, size.output_dim, generator)
+        return with_prefixes(parts)
 
-    parameters: the `causal_cnn_parameters` under the prefix. inputs: [K, B, T, d], padded on the
-    right with finite values, which change nothing. lengths: [K, B] int64, the number of real steps
-    of each series, at least 1.
-    """
-    blocks = prefix + BLOCK
-    if inputs.device.type != "cpu":  # with one client at a time, the GPU would be mostly idle
-        pooled = _pooled(parameters, blocks, inputs, lengths)
-    else:
-        each_length = iter(torch.split(lengths, 1))
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        """Return the vector of each sequence [K, B, output_dim].
 
-        def pooled_of_client(
-            parameters: Mapping[str, Tensor], prefix: str, series: Tensor
-        ) -> Tensor:
-            client_lengths = next(each_length)
-            return _pooled(
-                parameters, prefix, series[:, :, : int(client_lengths.max())], client_lengths
-            )
+        inputs: sequences [K, B, T, d], padded on the right with finite values, which change
+        nothing, and the numbers of their real steps [K, B] int64, at least 1.
+        """
+        sequences, lengths = inputs
+        if sequences.device.type != "cpu":  # one client at a time would leave a GPU mostly idle
+            pooled = _pooled(parameters, BLOCK, sequences, lengths)
+        else:
+            each_length = iter(torch.split(lengths, 1))
 
-        pooled = each_client(pooled_of_client, parameters, blocks, inputs)
-    return linear(parameters, prefix + LINEAR, pooled)
+            def pooled_of_client(
+                parameters: Mapping[str, Tensor], prefix: str, series: Tensor
+            ) -> Tensor:
+                client_lengths = next(each_length)
+                return _pooled(
+                    parameters, prefix, series[:, :, : int(client_lengths.max())], client_lengths
+                )
+
+            pooled = each_client(pooled_of_client, parameters, BLOCK, sequences)
+        return linear(parameters, LINEAR, pooled)
 
 
 def _pooled(

@@ -27,32 +27,39 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 
 CNN_BLOCKS = 3
 CNN_GROUPS = 4  # groups of every norm, so widths are multiples of 4
-BLOCK, LINEAR = "blocks.", "linear."
+BLOCK, LINEAR = ENCODER + "blocks.", ENCODER + "linear."
 
 
-def small_cnn_parameters(
-    shape: tuple[int, int, int], width: int, representation_dim: int, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """Return one client's parameters for images of shape (C, H, W). Width is a multiple of 4."""
-    inputs, height, breadth = shape
-    parts = {}
-    for block in range(CNN_BLOCKS):
-        outputs = width * 2**block
-        parts[f"{BLOCK}{block}.conv."] = conv_parameters(inputs, outputs, 3, generator)
-        parts[f"{BLOCK}{block}.norm."] = norm_parameters(outputs)
-        inputs, height, breadth = outputs, -(-height // 2), -(-breadth // 2)
-    parts[LINEAR] = linear_parameters(inputs * height * breadth, representation_dim, generator)
-    return with_prefixes(parts)
+class SmallCnnClassifier(LinearHeadModel):
+    """The small CNN for images [K, B, C, H, W]. width: the channels of its first layer."""
 
+    never_negative = True
 
-def small_cnn(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """Return the representation: [K, B, C, H, W] → [K, B, D]. Parameters are under the prefix."""
-    blocks = prefix + BLOCK
-    if inputs.device.type != "cpu":  # with one client at a time, the GPU would be mostly idle
-        features = _cnn_features(parameters, blocks, inputs)
-    else:
-        features = each_client(_cnn_features, parameters, blocks, inputs)
-    return torch.relu(linear(parameters, prefix + LINEAR, features))
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, width: int, representation_dim: int
+    ) -> None:
+        super().__init__(representation_dim, classes)
+        self._shape, self._width = shape, width
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        inputs, height, breadth = self._shape
+        parts = {}
+        for block in range(CNN_BLOCKS):
+            outputs = self._width * 2**block
+            parts[f"{BLOCK}{block}.conv."] = conv_parameters(inputs, outputs, 3, generator)
+            parts[f"{BLOCK}{block}.norm."] = norm_parameters(outputs)
+            inputs, height, breadth = outputs, -(-height // 2), -(-breadth // 2)
+        pixels = inputs * height * breadth
+        parts[LINEAR] = linear_parameters(pixels, self.representation_dim, generator)
+        return with_prefixes(parts)
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        (images,) = inputs
+        if images.device.type != "cpu":  # with one client at a time, the GPU would be mostly idle
+            features = _cnn_features(parameters, BLOCK, images)
+        else:
+            features = each_client(_cnn_features, parameters, BLOCK, images)
+        return torch.relu(linear(parameters, LINEAR, features))
 
 
 def _cnn_features(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
@@ -90,30 +97,41 @@ FEWEST_NORMALISED = 4  # values in a group of the last norm. Of two, only the or
 LARGE = 64  # if the shorter side has at least so many pixels, the stem has stride 2
 
 
-def resnet_parameters(
-    channels: int, representation_dim: int, generator: torch.Generator
-) -> dict[str, Tensor]:
-    """Return one client's parameters: 11,168,832 values with three channels and D = 512."""
-    parameters: dict[str, Tensor] = {}
+class ResNetClassifier(LinearHeadModel):
+    """ResNet-18 for images [K, B, C, H, W]. D is a multiple of `RESNET_MULTIPLE`.
 
-    def add(conv: str, norm: str, inputs: int, outputs: int, kernel: int) -> None:
-        for name, value in conv_parameters(inputs, outputs, kernel, generator).items():
-            parameters[f"{conv}.{name}"] = value
-        for name, value in norm_parameters(outputs).items():
-            parameters[f"{norm}.{name}"] = value
+    With three channels and D = 512, the encoder has 11,168,832 values.
+    """
 
-    inputs = representation_dim // 2 ** (RESNET_STAGES - 1)
-    add("conv1", "norm1", channels, inputs, 3)
-    for stage in range(1, RESNET_STAGES + 1):
-        outputs = representation_dim // 2 ** (RESNET_STAGES - stage)
-        for block in range(RESNET_BLOCKS):
-            name = f"layer{stage}.{block}."
-            add(name + "conv1", name + "norm1", inputs, outputs, 3)
-            add(name + "conv2", name + "norm2", outputs, outputs, 3)
-            if inputs != outputs:
-                add(name + "downsample.0", name + "downsample.1", inputs, outputs, 1)
-            inputs = outputs
-    return parameters
+    never_negative = True
+
+    def __init__(self, shape: tuple[int, ...], classes: int, representation_dim: int) -> None:
+        super().__init__(representation_dim, classes)
+        self._channels = shape[0]
+
+    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
+        parts: dict[str, dict[str, Tensor]] = {}
+
+        def add(conv: str, norm: str, inputs: int, outputs: int, kernel: int) -> None:
+            parts[f"{ENCODER}{conv}."] = conv_parameters(inputs, outputs, kernel, generator)
+            parts[f"{ENCODER}{norm}."] = norm_parameters(outputs)
+
+        inputs = self.representation_dim // 2 ** (RESNET_STAGES - 1)
+        add("conv1", "norm1", self._channels, inputs, 3)
+        for stage in range(1, RESNET_STAGES + 1):
+            outputs = self.representation_dim // 2 ** (RESNET_STAGES - stage)
+            for block in range(RESNET_BLOCKS):
+                name = f"layer{stage}.{block}."
+                add(name + "conv1", name + "norm1", inputs, outputs, 3)
+                add(name + "conv2", name + "norm2", outputs, outputs, 3)
+                if inputs != outputs:
+                    add(name + "downsample.0", name + "downsample.1", inputs, outputs, 1)
+                inputs = outputs
+        return with_prefixes(parts)
+
+    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        (images,) = inputs
+        return each_client(_resnet, parameters, ENCODER, images)
 
 
 def resnet_dim(shape: tuple[int, ...], at_least: int) -> int:
@@ -135,15 +153,9 @@ def _stem_stride(sides: Sequence[int]) -> int:
     return 2 if min(sides) >= LARGE else 1
 
 
-def resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """Return the representation: [K, B, C, H, W] → [K, B, D].
-
-    parameters: `resnet_parameters` under the prefix. Runs client by client on every device.
-    """
-    return each_client(_resnet, parameters, prefix, inputs)
-
-
 def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
+    """Return the representation: [K, B, C, H, W] → [K, B, D]."""
+
     def conv_norm(conv: str, norm: str, features: Tensor, stride: int, padding: int) -> Tensor:
         weight = parameters[f"{prefix}{conv}.weight"]
         scale, shift = parameters[f"{prefix}{norm}.weight"], parameters[f"{prefix}{norm}.bias"]
@@ -162,43 +174,3 @@ def _resnet(parameters: Mapping[str, Tensor], prefix: str, inputs: Tensor) -> Te
                 features = conv_norm(down + "0", down + "1", features, stride, 0)
             features = torch.relu(features + inner)
     return features.mean(dim=(3, 4))
-
-
-class SmallCnnClassifier(LinearHeadModel):
-    """The small CNN for images [K, B, C, H, W]. width: the channels of its first layer."""
-
-    never_negative = True
-
-    def __init__(
-        self, shape: tuple[int, ...], classes: int, width: int, representation_dim: int
-    ) -> None:
-        super().__init__(representation_dim, classes)
-        self._shape, self._width = shape, width
-
-    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        channels, height, breadth = self._shape
-        shape = (channels, height, breadth)
-        drawn = small_cnn_parameters(shape, self._width, self.representation_dim, generator)
-        return with_prefixes({ENCODER: drawn})
-
-    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        (images,) = inputs
-        return small_cnn(parameters, ENCODER, images)
-
-
-class ResNetClassifier(LinearHeadModel):
-    """ResNet-18 for images [K, B, C, H, W]. D is a multiple of `RESNET_MULTIPLE`."""
-
-    never_negative = True
-
-    def __init__(self, shape: tuple[int, ...], classes: int, representation_dim: int) -> None:
-        super().__init__(representation_dim, classes)
-        self._shape = shape
-
-    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        drawn = resnet_parameters(self._shape[0], self.representation_dim, generator)
-        return with_prefixes({ENCODER: drawn})
-
-    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        (images,) = inputs
-        return resnet(parameters, ENCODER, images)

@@ -1,4 +1,4 @@
-"""Models for sequences: an LSTM or the causal CNN as the encoder, and a linear head.
+"""A model for sequences: an LSTM as the encoder, and a linear head.
 
 A batch consists of sequences [K, B, T, d] and the numbers of their real steps [K, B].
 """
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn, causal_cnn_parameters
 from fedproto_app.models.gru import NAMES, recurrent_parameters
 from fedproto_app.models.linear import linear, linear_parameters, with_prefixes
 from fedproto_app.models.model import ENCODER, LinearHeadModel
@@ -93,19 +92,3 @@ class LstmModel(LinearHeadModel):
         flat = sequences.reshape(clients, batch * steps, dimensions)
         embedded = linear(parameters, _EMBEDDING, flat).view(clients, batch, steps, -1)
         return lstm_last_hidden(parameters, _LSTM, embedded, lengths)
-
-
-class CausalCnnModel(LinearHeadModel):
-    """A model whose encoder is the causal CNN, which can also be trained without labels."""
-
-    def __init__(self, dimensions: int, outputs: int, size: CausalCnnSize) -> None:
-        super().__init__(size.output_dim, outputs)
-        self._dimensions, self._size = dimensions, size
-
-    def encoder_parameters(self, generator: torch.Generator) -> dict[str, Tensor]:
-        drawn = causal_cnn_parameters(self._dimensions, self._size, generator)
-        return with_prefixes({ENCODER: drawn})
-
-    def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        sequences, lengths = inputs
-        return causal_cnn(parameters, ENCODER, sequences, lengths)

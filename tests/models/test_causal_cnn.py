@@ -9,17 +9,17 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from fedproto_app.models.causal_cnn import (
     BLOCK,
+    CausalCnnModel,
     CausalCnnSize,
     _features,
-    causal_cnn,
-    causal_cnn_parameters,
 )
+from fedproto_app.models.model import ENCODER
 from tests.models.torch_oracle import (
+    clients_encoders,
     normal,
     require_close_in_bfloat16,
     require_torchs,
     seeded,
-    stacked,
 )
 
 PAPER = CausalCnnSize(blocks=10, channels=40, reduced_dim=160, output_dim=320)
@@ -67,34 +67,17 @@ class Reference(nn.Module):
         return self.get_parameter(f"{start}.{parts.get(part, part)}")
 
 
-def causal_features(parameters: dict[str, Tensor], prefix: str, inputs: Tensor) -> Tensor:
-    """What comes out of the blocks: [K, B, T, d] → [K, B, T, reduced_dim]."""
-    return _features(parameters, prefix + BLOCK, inputs).transpose(1, 2)
-
-
-def clients_parameters(clients: int, dimensions: int) -> dict[str, Tensor]:
-    """Stacked, in double precision, with scales moved off the norms, so that they have a part."""
-    all_parameters = []
-    for k in range(clients):
-        generator = seeded(k)
-        values = causal_cnn_parameters(dimensions, SMALL, generator)
-        for name, value in values.items():
-            if name.endswith("scale"):
-                value += 0.3 * torch.rand(value.shape, generator=generator)
-        all_parameters.append(values)
-    return stacked(all_parameters, "encoder.", torch.float64)
-
-
 # The dilations are 1, 2, 4, 8. With 5 dimensions the first block needs no residual convolution.
 @pytest.mark.parametrize("clients", [1, 3])
 @pytest.mark.parametrize(
     ("steps", "dimensions"), [(1, 3), (2, 1), (3, 5), (9, 2), (17, 3), (40, 8)]
 )
 def test_equals_torch_for_every_client(clients: int, steps: int, dimensions: int) -> None:
-    parameters = clients_parameters(clients, dimensions)
+    model = CausalCnnModel(dimensions, 2, SMALL)
+    parameters = clients_encoders(clients, model, torch.float64)
     inputs = normal(clients, 4, steps, dimensions, seed=99).requires_grad_()
-    ours = causal_cnn(parameters, "encoder.", inputs, torch.full((clients, 4), steps))
-    names = [name.removeprefix("encoder.") for name in parameters]
+    ours = model.encode(parameters, inputs, torch.full((clients, 4), steps))
+    names = [name.removeprefix(ENCODER) for name in parameters]
     require_torchs(
         ours,
         inputs,
@@ -105,17 +88,19 @@ def test_equals_torch_for_every_client(clients: int, steps: int, dimensions: int
 
 
 def test_all_clients_at_once_as_on_a_gpu_equal_the_loop() -> None:
-    parameters, inputs = clients_parameters(3, 2), normal(3, 4, 12, 2, seed=99)
-    together = causal_features(parameters, "encoder.", inputs)
+    parameters = clients_encoders(3, CausalCnnModel(2, 2, SMALL), torch.float64)
+    inputs = normal(3, 4, 12, 2, seed=99)
+    together = _features(parameters, BLOCK, inputs)
     for k in range(3):
         client_parameters = {name: value[k : k + 1] for name, value in parameters.items()}
-        alone = causal_features(client_parameters, "encoder.", inputs[k : k + 1])
+        alone = _features(client_parameters, BLOCK, inputs[k : k + 1])
         torch.testing.assert_close(together[k : k + 1], alone)
 
 
 def test_torch_draws_the_same_distribution() -> None:
     """Bounds of `nn.Conv1d` and `nn.Linear`, scales equal to norms, and the paper's sizes."""
-    parameters = causal_cnn_parameters(3, PAPER, seeded())
+    drawn = CausalCnnModel(3, 2, PAPER).encoder_parameters(seeded())
+    parameters = {name.removeprefix(ENCODER): value for name, value in drawn.items()}
     bounds = {
         "blocks.0.first.": 9,
         "blocks.0.residual.": 3,
@@ -137,9 +122,7 @@ def test_torch_draws_the_same_distribution() -> None:
 
 
 def test_bfloat16_is_close() -> None:
-    exact = clients_parameters(2, 3)
-    parameters = {name: value.detach().float().requires_grad_() for name, value in exact.items()}
+    model = CausalCnnModel(3, 2, SMALL)
+    parameters = clients_encoders(2, model)
     inputs, lengths = normal(2, 4, 12, 3, dtype=torch.float32), torch.full((2, 4), 12)
-    require_close_in_bfloat16(
-        lambda: causal_cnn(parameters, "encoder.", inputs, lengths), parameters, 0.02
-    )
+    require_close_in_bfloat16(lambda: model.encode(parameters, inputs, lengths), parameters, 0.02)

@@ -13,15 +13,12 @@ from fedproto_app.models.image_classifier import (
     ResNetClassifier,
     SmallCnnClassifier,
     _cnn_features,
-    resnet,
     resnet_dim,
-    resnet_parameters,
-    small_cnn,
-    small_cnn_parameters,
 )
 from fedproto_app.models.model import ENCODER, HEAD, Model
 from tests.models.torch_oracle import (
     Close,
+    clients_encoders,
     normal,
     require_close_in_bfloat16,
     require_torchs,
@@ -29,21 +26,11 @@ from tests.models.torch_oracle import (
     stacked,
 )
 
-Draw = Callable[[torch.Generator], dict[str, Tensor]]
-Encoder = Callable[[dict[str, Tensor], str, Tensor], Tensor]
+SHAPE = (1, 8, 8)
 
 
-def clients_parameters(clients: int, draw: Draw) -> dict[str, Tensor]:
-    """Stacked, with scales and shifts moved off 1 and 0, so that a mix-up of clients shows."""
-    all_parameters = []
-    for k in range(clients):
-        generator = seeded(k)
-        values = draw(generator)
-        for value in values.values():
-            if value.dim() == 1:
-                value += 0.3 * torch.randn(value.shape, generator=generator)
-        all_parameters.append(values)
-    return stacked(all_parameters, "encoder.")
+def small(shape: tuple[int, int, int], classes: int = 2) -> Model:
+    return SmallCnnClassifier(shape, classes, width=8, representation_dim=6)
 
 
 def images(clients: int, rows: int, shape: tuple[int, int, int]) -> Tensor:
@@ -98,15 +85,16 @@ def resnet_reference(
 
 
 def equals_torch(
-    encoder: Encoder,
-    parameters: dict[str, Tensor],
+    model: Model,
+    clients: int,
     inputs: Tensor,
     make_reference: Callable[[], nn.Module],
     gradients_close: Close,
 ) -> None:
     inputs.requires_grad_()
+    parameters = clients_encoders(clients, model)
     require_torchs(
-        encoder(parameters, "encoder.", inputs),
+        model.encode(parameters, inputs),
         inputs,
         parameters.values(),
         make_reference,
@@ -120,10 +108,9 @@ def equals_torch(
 def test_the_small_cnn_equals_torch_for_every_client(
     clients: int, shape: tuple[int, int, int]
 ) -> None:
-    parameters = clients_parameters(clients, partial(small_cnn_parameters, shape, 8, 6))
-    inputs, make_reference = images(clients, 4, shape), partial(small_reference, shape, 8, 6)
+    model, make_reference = small(shape), partial(small_reference, shape, 8, 6)
     close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-5)
-    equals_torch(small_cnn, parameters, inputs, make_reference, close)
+    equals_torch(model, clients, images(clients, 4, shape), make_reference, close)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +128,13 @@ def test_the_resnet_equals_torch_for_every_client(
     first: int,
     groups: tuple[int, int, int, int],
 ) -> None:
-    draw = partial(resnet_parameters, shape[0], 8 * first)
-    parameters, inputs = clients_parameters(clients, draw), images(clients, 2, shape)
+    model = ResNetClassifier(shape, 2, representation_dim=8 * first)
     make_reference = partial(resnet_reference, shape[0], stem_stride, first, groups)
 
     def close(ours: Tensor, torchs: Tensor) -> None:
         assert (ours - torchs).norm() <= 1e-4 * torchs.norm()
 
-    equals_torch(resnet, parameters, inputs, make_reference, close)
+    equals_torch(model, clients, images(clients, 2, shape), make_reference, close)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +158,7 @@ def test_the_length_of_the_resnets_representation(
 
 def test_a_narrow_resnet_learns_from_small_images() -> None:
     model = ResNetClassifier(SHAPE, 2, representation_dim=48)
-    parameters = {name: value[None].requires_grad_() for name, value in one_client(model).items()}
+    parameters = stacked([model.initial_parameters(seeded())])
     pixels, labels = torch.randn(1, 16, *SHAPE, generator=seeded(1)), torch.arange(16) % 2
     pixels[0, labels == 1, :, :4] += 1  # the upper half is brighter
     optimizer = torch.optim.SGD(list(parameters.values()), lr=0.01, momentum=0.9)
@@ -187,17 +173,18 @@ def test_a_narrow_resnet_learns_from_small_images() -> None:
 
 
 def test_the_resnet_has_torchvisions_size_and_names() -> None:
-    parameters = resnet_parameters(3, 512, seeded())
+    parameters = ResNetClassifier((3, 32, 32), 2, 512).encoder_parameters(seeded())
     assert sum(value.numel() for value in parameters.values()) == 11_168_832
     blocks = [f"layer{stage}.{block}." for stage in (1, 2, 3, 4) for block in (0, 1)]
     expected = {"conv1", "norm1"}
     expected |= {block + part for block in blocks for part in ("conv1", "norm1", "conv2", "norm2")}
     expected |= {f"{block}downsample.{part}" for block in blocks[2::2] for part in (0, 1)}
-    assert {name.rsplit(".", 1)[0] for name in parameters} == expected
+    names = [name.removeprefix(ENCODER).rpartition(".")[0] for name in parameters]
+    assert set(names) == expected
 
 
 def test_the_grouped_path_of_a_gpu_equals_the_loop() -> None:
-    parameters = clients_parameters(3, partial(small_cnn_parameters, (3, 16, 16), 8, 6))
+    parameters = clients_encoders(3, small((3, 16, 16)))
     inputs = images(3, 4, (3, 16, 16))
     grouped = _cnn_features(parameters, "encoder.blocks.", inputs)
     for k in range(3):
@@ -207,45 +194,32 @@ def test_the_grouped_path_of_a_gpu_equals_the_loop() -> None:
 
 
 def test_a_norm_needs_no_batch() -> None:
-    parameters = clients_parameters(2, partial(small_cnn_parameters, (1, 8, 8), 4, 6))
-    inputs = images(2, 5, (1, 8, 8))
-    together = small_cnn(parameters, "encoder.", inputs)
-    alone = torch.cat([small_cnn(parameters, "encoder.", row) for row in inputs.split(1, 1)], 1)
+    model, inputs = small(SHAPE), images(2, 5, SHAPE)
+    parameters = clients_encoders(2, model)
+    together = model.encode(parameters, inputs)
+    alone = torch.cat([model.encode(parameters, row) for row in inputs.split(1, 1)], 1)
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("encoder", "draw", "bound"),
+    ("model", "bound"),
     [
-        (small_cnn, partial(small_cnn_parameters, (3, 16, 16), 8, 32), 0.02),
-        (resnet, partial(resnet_parameters, 3, 64), 0.05),
+        (SmallCnnClassifier((3, 16, 16), 2, width=8, representation_dim=32), 0.02),
+        (ResNetClassifier((3, 16, 16), 2, representation_dim=64), 0.05),
     ],
 )
-def test_bfloat16_is_close(encoder: Encoder, draw: Draw, bound: float) -> None:
-    parameters = clients_parameters(2, draw)
-    inputs = images(2, 4, (3, 16, 16))
-    require_close_in_bfloat16(lambda: encoder(parameters, "encoder.", inputs), parameters, bound)
+def test_bfloat16_is_close(model: Model, bound: float) -> None:
+    parameters, inputs = clients_encoders(2, model), images(2, 4, (3, 16, 16))
+    require_close_in_bfloat16(lambda: model.encode(parameters, inputs), parameters, bound)
 
 
-MakeModel = Callable[[int], Model]  # by the number of classes
-SHAPE = (1, 8, 8)
-
-
-def small_classifier(classes: int) -> Model:
-    return SmallCnnClassifier(SHAPE, classes, width=4, representation_dim=6)
-
-
-def resnet_classifier(classes: int) -> Model:
-    return ResNetClassifier(SHAPE, classes, representation_dim=16)
-
-
-def one_client(model: Model, seed: int = 0) -> dict[str, Tensor]:
-    return model.initial_parameters(seeded(seed))
-
-
-@pytest.mark.parametrize("make_model", [small_classifier, resnet_classifier])
-def test_the_head_is_drawn_last(make_model: MakeModel) -> None:
-    few_classes, many_classes = one_client(make_model(3)), one_client(make_model(7))
+@pytest.mark.parametrize(
+    "make_model", [small, partial(ResNetClassifier, representation_dim=16)], ids=["cnn", "resnet"]
+)
+def test_the_head_is_drawn_last(make_model: Callable[..., Model]) -> None:
+    few_classes, many_classes = (
+        make_model(SHAPE, classes=n).initial_parameters(seeded()) for n in (3, 7)
+    )
     assert all(name.startswith((ENCODER, HEAD)) for name in few_classes)
     assert many_classes["head.bias"].shape == (7,)
     for name, value in few_classes.items():

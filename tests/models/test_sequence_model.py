@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedproto_app.models.causal_cnn import CausalCnnSize, causal_cnn
+from fedproto_app.models.causal_cnn import CausalCnnModel, CausalCnnSize
 from fedproto_app.models.gru import recurrent_parameters
 from fedproto_app.models.model import Model
 from fedproto_app.models.sequence_model import (
     GATES,
-    CausalCnnModel,
     LstmModel,
     lstm_last_hidden,
 )
@@ -116,13 +115,6 @@ LSTM = LstmModel(2, 3, embedding_dim=3, hidden_dim=5)
 CNN = CausalCnnModel(2, 3, CausalCnnSize(blocks=3, channels=4, reduced_dim=6, output_dim=4))
 
 
-def two_clients(model: Model) -> tuple[dict[str, Tensor], Tensor]:
-    """The parameters of two clients, and their padded sequences [2, 3, 5, 2]."""
-    inputs = torch.randn(2, 3, 5, 2, generator=seeded(2))
-    inputs[torch.arange(5) >= LENGTHS.unsqueeze(2)] = 0
-    return with_clients(model.initial_parameters(seeded()), 2), inputs
-
-
 @pytest.mark.parametrize(("model", "width"), [(LSTM, 5), (CNN, 4)])
 def test_parameters_are_drawn_from_the_generator(model: Model, width: int) -> None:
     first, repeated, other_seed = (model.encoder_parameters(seeded(s)) for s in (0, 0, 1))
@@ -138,16 +130,11 @@ def test_parameters_are_drawn_from_the_generator(model: Model, width: int) -> No
 
 
 def test_the_lstm_encoder_is_torchs_linear_and_the_lstm() -> None:
-    parameters, inputs = two_clients(LSTM)
+    parameters = with_clients(LSTM.initial_parameters(seeded()), 2)
+    inputs = torch.randn(2, 3, 5, 2, generator=seeded(2))
+    inputs[torch.arange(5) >= LENGTHS.unsqueeze(2)] = 0
     weight, bias = (parameters[f"encoder.embedding.{part}"] for part in ("weight", "bias"))
     pairs = zip(inputs, weight, bias, strict=True)
     embedded = torch.stack([nn.functional.linear(x, w.T, b) for x, w, b in pairs])
     expected = lstm_last_hidden(parameters, "encoder.lstm.", embedded, LENGTHS)
     torch.testing.assert_close(LSTM.encode(parameters, inputs, LENGTHS), expected)
-
-
-def test_the_cnn_encoder_is_the_causal_cnn() -> None:
-    parameters, inputs = two_clients(CNN)
-    ours = CNN.encode(parameters, inputs, LENGTHS)
-    assert ours.shape == (2, 3, 4)
-    assert torch.equal(ours, causal_cnn(parameters, "encoder.", inputs, LENGTHS))

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from fedproto_app.models.model import Model
+
 Close = Callable[[Tensor, Tensor], None]
 
 
@@ -24,6 +26,20 @@ def stacked(
     """Return leaves with a first axis of clients, whose names begin with the prefix."""
     values = {name: torch.stack([client[name] for client in clients]) for name in clients[0]}
     return {prefix + name: value.to(dtype).requires_grad_() for name, value in values.items()}
+
+
+def clients_encoders(
+    clients: int, model: Model, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """Encoders whose scales, shifts and biases are moved, so that a mix-up of clients shows."""
+    drawn = []
+    for k in range(clients):
+        generator = seeded(k)
+        drawn.append(model.encoder_parameters(generator))
+        for value in drawn[-1].values():
+            if value.dim() == 1:
+                value += 0.3 * torch.randn(value.shape, generator=generator)
+    return stacked(drawn, dtype=dtype)
 
 
 def as_torch(value: Tensor, parameter: Tensor) -> Tensor:

@@ -32,10 +32,10 @@ from fedproto_app.maths.linear_heads import (
     fit_regressor,
     regressor_loss,
 )
-from fedproto_app.models.causal_cnn import CausalCnnSize
+from fedproto_app.models.causal_cnn import CausalCnnModel, CausalCnnSize
 from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
-from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
+from fedproto_app.models.sequence_model import LstmModel
 from fedproto_app.settings import Settings
 from fedproto_app.tasks.labelled import LabelledBatch, LabelledSamples, LabelledTask, masked_mean
 from fedproto_app.tasks.sequences.metrics import (

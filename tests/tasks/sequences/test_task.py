@@ -13,8 +13,9 @@ from torch import Tensor
 from fedproto_app.core.metrics import Metric
 from fedproto_app.data.sequences.clients import ClientSequences
 from fedproto_app.maths.linear_heads import fit_classifier, fit_regressor
+from fedproto_app.models.causal_cnn import CausalCnnModel
 from fedproto_app.models.model import LinearHeadModel
-from fedproto_app.models.sequence_model import CausalCnnModel, LstmModel
+from fedproto_app.models.sequence_model import LstmModel
 from fedproto_app.tasks import labelled
 from fedproto_app.tasks.labelled import LabelledBatch
 from fedproto_app.tasks.sequences.task import (
