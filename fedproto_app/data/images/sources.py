@@ -27,13 +27,14 @@ def load_pool(settings: DataSettings) -> ImagePool:
     A file is decoded, and errors in it are reported, only when its pixels are requested. If
     something cannot be read, a `DataError` names the file or source, and the image or array.
     """
-    pool, where = loaded_from(settings, "images")
-    pool = _in_listed_order(_checked(pool, where), settings, where)
-    return replace(
-        pool,
-        train=_with_checked_pixels(pool.train, pool.shape, where),
-        test=_with_checked_pixels(pool.test, pool.shape, where),
+    loaded, where = loaded_from(settings, "images")
+    pool = _checked(loaded, where)
+    classes, label_of = listed_classes(pool.classes, settings, where)
+    train, test = (
+        replace(_with_checked_pixels(split, pool.shape, where), labels=label_of[split.labels])
+        for split in (pool.train, pool.test)
     )
+    return replace(pool, classes=classes, train=train, test=test)
 
 
 def _checked(pool: object, where: str) -> ImagePool:
@@ -74,17 +75,6 @@ def _require_split(split: object, classes: int, where: str) -> None:
         require_column(split.stages, "int64", f"{where}: stages")
         if split.stages.min() < 0:
             raise DataError(f"{where}: stage {split.stages.min()}: stages count from 0")
-
-
-def _in_listed_order(pool: ImagePool, settings: DataSettings, where: str) -> ImagePool:
-    """Return the pool with labels in the order of ``data.classes``."""
-    classes, label_of = listed_classes(pool.classes, settings, where)
-    return replace(
-        pool,
-        classes=classes,
-        train=replace(pool.train, labels=label_of[pool.train.labels]),
-        test=replace(pool.test, labels=label_of[pool.test.labels]),
-    )
 
 
 def _with_checked_pixels(split: ImageSplit, shape: tuple[int, int, int], where: str) -> ImageSplit:
