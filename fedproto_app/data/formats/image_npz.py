@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -95,14 +96,12 @@ class _Pixels:
 
     def __init__(self, path: Path, name: str, layout: Layout) -> None:
         self._path, self._name, self._layout = path, name, layout
-        self._pixels: NDArray[np.uint8] | None = None
 
     def load(self, positions: Positions) -> LoadedImages:
-        if self._pixels is None:  # if two threads both read it, the result is the same
-            self._pixels = self._read()
         return LoadedImages(self._pixels[positions], {})
 
-    def _read(self) -> NDArray[np.uint8]:
+    @cached_property  # if two threads both read it, the result is the same
+    def _pixels(self) -> NDArray[np.uint8]:
         try:
             with open_archive(self._path) as archive:
                 pixels = archive.array(self._name)
