@@ -139,16 +139,12 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"' if set(name) & set(',"\r\n') else name
 
 
-def _word(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else value
-
-
 def _name_of_sign(value: object) -> object:
     return next((name for name, sign in DELIMITERS.items() if value == sign), value)
 
 
 def _line_or_word(value: object) -> str:
-    text = str(_word(value))
+    text = str(value).lower() if isinstance(value, bool) else str(value)
     if text not in ("auto", "true", "false") and not (text.isdecimal() and int(text)):
         raise ValueError(
             f"data.header = {text!r}: expected auto, true, false, or the number of the line that "

@@ -162,7 +162,11 @@ def _require_maskable(method: Method, settings: Settings) -> None:
     releases = releases_of(method, settings)
     before = [release for _, learnt in pretraining_releases(settings) for release in learnt]
     if reason := unmaskable(releases or before):
-        able = [name for name in methods_of(settings.task) if not _unmaskable(name, settings)]
+        able = [
+            name
+            for name in methods_of(settings.task)
+            if not unmaskable(releases_of(METHODS[name], settings))
+        ]
         raise SettingsError(
             f"aggregation.secure = true: method = {settings.method!r} {reason}; for task = "
             f"{settings.task!r} masked sums go with {', '.join(able)}"
@@ -174,10 +178,6 @@ def _require_maskable(method: Method, settings: Settings) -> None:
             "aggregation.weight-limit = 0: in a masked sum the noise must hide even the client "
             "with the most samples, so the number of samples that count must be limited"
         )
-
-
-def _unmaskable(name: str, settings: Settings) -> str:
-    return unmaskable(releases_of(METHODS[name], settings))
 
 
 def releases_of(method: Method, settings: Settings) -> tuple[Sends, ...]:
