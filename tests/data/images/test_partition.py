@@ -308,18 +308,14 @@ def test_validation_images_of_given_clients_are_drawn_per_class_and_seed() -> No
         ([7, 9, 8], 1.0, [7, 7, 7]),
         ([5, 5], 100.0, [5, 1]),  # 0.05, but every class keeps an image
         ([42], 50.0, [42]),
+        # CIFAR-10 as usual (Cui et al. 2019): 5000 · 100^(−c/9), rounded down
+        ([5000] * 10, 100.0, [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]),
     ],
 )
 def test_counts_fall_by_the_same_factor(available: Any, factor: float, expected: Any) -> None:
     counts = long_tail_counts(np.array(available), factor)
     assert counts.tolist() == expected
     assert counts.dtype == np.int64
-
-
-def test_cifar10_has_the_counts_of_its_usual_long_tailed_versions() -> None:
-    """Cui et al. 2019: 5000 · 100^(−c/9), rounded down."""
-    expected = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
-    assert long_tail_counts(np.full(10, 5000), 100.0).tolist() == expected
 
 
 @given(
