@@ -11,7 +11,6 @@ from fedproto_app.core.metrics import Metric
 from fedproto_app.data.images.clients import ClientImages
 from fedproto_app.settings import settings_from
 from fedproto_app.tasks.images.task import ClassificationTask, stage_at
-from fedproto_app.tasks.labelled import LabelledBatch
 from tests.helpers.tiny_images import SHAPE, client_of, image_cohort, image_learner, images_of
 
 
@@ -71,36 +70,14 @@ def test_only_stages_so_far_are_tested() -> None:
         assert samples.is_validation.sum(dim=1).tolist() == tested
 
 
-def test_an_epoch_has_every_image_once_in_random_order() -> None:
+def test_an_epoch_has_every_image_on_the_scale_of_the_encoder() -> None:
+    """The order of batches is tested with sequences, whose task has the same code for it."""
     task = image_learner().task
-    clients = [client_of("long", [[0, 1, 2, 0, 1]]), client_of("short", [[2, 2, 2]])]
-    samples = task.gather(clients, 1)
-    assert samples.batch_counts == [3, 2]
-
-    def epoch(seeds: tuple[int, int]) -> list[LabelledBatch]:
-        return list(task.batches(samples, [torch.Generator().manual_seed(s) for s in seeds]))
-
-    batches = epoch((1, 2))
-    assert [len(batch.inputs) for batch in batches] == [2, 2, 1]
-    assert [batch.present.tolist() for batch in batches] == [
-        [[1, 1], [1, 1]],
-        [[1, 1], [1, 0]],
-        [[1, 0]],
-    ]
-    for row, count in ((0, 5), (1, 3)):
-        epoch_images = [
-            batch.inputs[row, b]
-            for batch in batches
-            if row < len(batch.inputs)
-            for b in range(2)
-            if batch.present[row, b]
-        ]
-        expected = (samples.values[row, :count].float() / 255 - 0.5) / 0.25
-        assert {tuple(image.flatten().tolist()) for image in epoch_images} == {
-            tuple(image.flatten().tolist()) for image in expected
-        }
-    assert not torch.equal(epoch((3, 2))[0].inputs[0], batches[0].inputs[0])
-    assert torch.equal(epoch((3, 2))[0].inputs[1], batches[0].inputs[1])
+    samples = task.gather([client_of("x", [[0, 1, 2, 0, 1]])], 1)
+    batches = list(task.batches(samples, [torch.Generator().manual_seed(1)]))
+    shown = torch.cat([batch.inputs[0, batch.present[0] > 0] for batch in batches])
+    expected = (samples.values[0].float() / 255 - 0.5) / 0.25
+    assert sorted(shown.flatten(1).tolist()) == sorted(expected.flatten(1).tolist())
 
 
 def test_augmentation_is_each_clients_own_and_seeded() -> None:
@@ -131,17 +108,6 @@ def test_metrics_by_hand() -> None:
     assert [metrics[Metric(f"count/stage-{s}")] for s in (1, 2)] == [[2, 1], [2, 1]]
     assert [metrics[Metric(f"correct/class-{c}")] for c in range(3)] == [[2, 0], [0, 0], [0, 0]]
     assert [metrics[Metric(f"count/class-{c}")] for c in range(3)] == [[2, 0], [1, 2], [1, 0]]
-
-
-def test_mixed_precision_changes_little() -> None:
-    plain, mixed = image_learner(), image_learner(precision="bfloat16")
-    cohort = image_cohort(plain)
-    first, second = (
-        run.task.encode_all(cohort.parameters, cohort.samples.values) for run in (plain, mixed)
-    )
-    assert second.dtype == torch.float32
-    assert not torch.equal(first, second)
-    torch.testing.assert_close(first, second, rtol=0.05, atol=0.05)
 
 
 def test_resnet18_has_the_length_of_the_settings() -> None:
