@@ -133,8 +133,8 @@ class CnfgnnLearner(Answers, SoloLearner):
 
     def _phases(self, samples: CohortSamples, places: Tensor) -> Tensor:
         """Return the phases [K, m] of the samples at these places."""
-        starts = torch.tensor(samples.starts, device=places.device).unsqueeze(1)
-        return ((starts + places) % self.model.layout.period).to(samples.inputs.dtype)
+        starts = torch.tensor([client.start for client in samples.clients], device=places.device)
+        return ((starts.unsqueeze(1) + places) % self.model.layout.period).to(samples.inputs.dtype)
 
 
 class _Chosen:
@@ -142,10 +142,8 @@ class _Chosen:
 
     def __init__(self, samples: CohortSamples, positions: Tensor) -> None:
         device = samples.inputs.device
-        starts, lengths = (
-            torch.tensor(numbers, device=device).unsqueeze(1)
-            for numbers in (samples.starts, samples.lengths)
-        )
+        spans = [(client.start, len(client.targets)) for client in samples.clients]
+        starts, lengths = torch.tensor(spans, device=device).unsqueeze(1).unbind(dim=2)
         places = positions.to(device) - starts
         self.present = (places >= 0) & (places < lengths)
         self.places = torch.where(self.present, places, 0)

@@ -76,7 +76,8 @@ def learner_of(model: str = "paper") -> CnfgnnLearner:
 
 def span(cohort: Cohort) -> tuple[int, int]:
     """The time of the clients' first sample, and how many they have."""
-    return cohort.samples.starts[0], cohort.samples.lengths[0]
+    client = cohort.samples.clients[0]
+    return client.start, len(client.targets)
 
 
 def with_graph(first: int, values: Tensor, names: list[str] = TWO) -> Guidance:

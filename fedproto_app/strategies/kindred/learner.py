@@ -322,7 +322,7 @@ class KindredLearner(ClosedFormLearner[MeansContext, ForecastingTask]):
         """Fit the client in this row alone, because candidates for all at once are gigabytes."""
         means = Means(*(mean[row] for mean in context.means))
         periods = cohort.samples.batch_counts[row]
-        is_young = cohort.samples.is_young[row]
+        is_young = cohort.samples.clients[row].is_young
         candidates = Candidates(list(self._families(means, priors, periods, is_young)))
         validation_targets = cohort.samples.is_validation[row].double().sum()
         mixed = candidates.mean(

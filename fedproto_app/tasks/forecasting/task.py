@@ -13,7 +13,7 @@ from torch import Tensor
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
-from fedproto_app.data.scale import Scale, TrainedSeries
+from fedproto_app.data.scale import TrainedSeries
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import ClientWindows
 from fedproto_app.maths.losses import prediction_loss
@@ -86,6 +86,7 @@ class CohortSamples:
     step s are the first `active(s)`.
     """
 
+    clients: Sequence[ClientWindows]
     names: list[str]
     inputs: Tensor  # [K, n, …], see `WindowLayout`
     targets: Tensor  # [K, n, H]
@@ -94,14 +95,9 @@ class CohortSamples:
     batch_counts: list[int]
     is_validation: Tensor  # [K, n, H] float
     is_test: Tensor  # [K, n, H] float
-    scales: list[Scale]
-    starts: list[int]  # the position of each client's first sample on the source's clock
     blocks: list[Blocks]  # of each client's test part
-    lengths: list[int]  # samples of each client
-    is_young: list[bool]  # see `ClientWindows`
     train_samples: list[int]  # as clients declare them, their weights in sample-weighted means
-    clients: Sequence[ClientWindows] = ()
-    explained: Tensor | None = None  # [K, n, H], what has been taken off the targets
+    explained: Tensor | None  # [K, n, H], what has been taken off the targets
 
     def active(self, step: int) -> int:
         """Return how many clients have more than `step` batches."""
@@ -253,6 +249,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             batches[row, : counts[row]] = torch.from_numpy(client.batches)
         device = self.device
         return CohortSamples(
+            clients=clients,
             names=[client.name for client in clients],
             inputs=inputs.to(device),
             targets=targets.to(device),
@@ -261,14 +258,9 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             batch_counts=counts,
             is_validation=(validation * present).to(device),
             is_test=(test * present).to(device),
-            scales=[client.scale for client in clients],
-            starts=[client.start for client in clients],
             blocks=[_blocks_of_client(client) for client in clients],
-            lengths=[len(client.targets) for client in clients],
-            clients=clients,
-            explained=_explained(clients, targets.to(device)),
-            is_young=[client.is_young for client in clients],
             train_samples=[client.train_samples for client in clients],
+            explained=_explained(clients, targets.to(device)),
         )
 
     def batches(
@@ -443,21 +435,20 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
         squared, absolute = error.square(), error.abs()
         mse, mae = mean(squared, test), mean(absolute, test)
-        std = _figures(scale.std for scale in samples.scales)
+        scales = [client.scale for client in samples.clients]
+        std = _figures(scale.std for scale in scales)
         values = {
             VALIDATION_MSE: mean(squared, validation),
             MSE: mse,
             MAE: mae,
             RMSE_UNITS: mse.sqrt() * std,
             MAE_UNITS: mae * std,
-            SEASONAL_DIFFERENCE: _divisor(
-                _figures(scale.seasonal_difference for scale in samples.scales)
-            ),
+            SEASONAL_DIFFERENCE: _divisor(_figures(scale.seasonal_difference for scale in scales)),
             MEAN_SIZE: _divisor(mean(_in_units(samples, first).abs(), test)),
         }
         metrics = {metric: value.tolist() for metric, value in values.items()}
         metrics |= interval_metrics(error, validation, test)
-        firsts = [start + first for start in samples.starts]
+        firsts = [client.start + first for client in samples.clients]
         metrics |= block_metrics(absolute, test, firsts, samples.blocks)
         for step in range(error.shape[2] if error.shape[2] > 1 else 0):
             metrics[step_metric(step)] = mean(squared[..., step], test[..., step]).tolist()
@@ -509,7 +500,8 @@ def _in_units(samples: CohortSamples, first: int) -> Tensor:
     targets = samples.targets[:, first:].double()
     if samples.explained is not None:
         targets = targets + samples.explained[:, first:]
-    moments = ([scale.std for scale in samples.scales], [scale.mean for scale in samples.scales])
+    scales = [client.scale for client in samples.clients]
+    moments = ([scale.std for scale in scales], [scale.mean for scale in scales])
     std, mean = (_figures(moment).to(targets.device)[:, None, None] for moment in moments)
     return targets * std + mean
 

@@ -140,10 +140,9 @@ def test_a_constant_train_part_has_nothing_to_divide_by() -> None:
     samples = task.gather([client], 1)
     judged = task.judge(torch.zeros_like(samples.targets), samples)
     assert judged[Metric("seasonal-difference")] == [0.0]
-    small = replace(samples, scales=[replace(client.scale, seasonal_difference=1e-31)])
-    assert task.judge(torch.zeros_like(samples.targets), small)[Metric("seasonal-difference")] == [
-        0.0
-    ]
+    small = replace(client, scale=replace(client.scale, seasonal_difference=1e-31))
+    judged = task.judge(torch.zeros_like(samples.targets), task.gather([small], 1))
+    assert judged[Metric("seasonal-difference")] == [0.0]
 
 
 def test_a_step_without_test_targets_has_no_error() -> None:
