@@ -89,11 +89,8 @@ def make_image_clients(
     learns_validation: as in `ClientImages`. Raises `DataError` for a corrupt image, unless
     `data.corrupt-images` says to skip it.
     """
-    train = _Loaded(pool.train, [holding.trained for holding in holdings])
-    test = _Loaded(pool.test, [holding.tested for holding in holdings])
-    if settings.corrupt_images == "refuse":
-        for loaded in (train, test):
-            loaded.refuse_corrupt()
+    train = _Loaded(pool.train, [holding.trained for holding in holdings], settings)
+    test = _Loaded(pool.test, [holding.tested for holding in holdings], settings)
     clients: dict[str, ClientImages] = {}
     refused: dict[str, str] = {}
     for holding in holdings:
@@ -119,10 +116,7 @@ def images_at(
     split: ImageSplit, places: NDArray[np.int64], settings: DataSettings
 ) -> LabelledImages:
     """Return the images at these places of a split. Corrupt ones are left out if set so."""
-    loaded = _Loaded(split, [places])
-    if settings.corrupt_images == "refuse":
-        loaded.refuse_corrupt()
-    return loaded.take(places)
+    return _Loaded(split, [places], settings).take(places)
 
 
 def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:
@@ -140,20 +134,23 @@ def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSetting
 
 
 class _Loaded:
-    """The pixels of those images of a split that some client holds. Each is decoded once."""
+    """The pixels of those images of a split that some client holds. Each is decoded once.
 
-    def __init__(self, split: ImageSplit, requests: Sequence[NDArray[np.int64]]) -> None:
+    If images are corrupt and may not be skipped, raises a `DataError` that names the first.
+    """
+
+    def __init__(
+        self, split: ImageSplit, requests: Sequence[NDArray[np.int64]], settings: DataSettings
+    ) -> None:
         self._split = split
         self._positions = np.unique(np.concatenate(requests)) if requests else np.empty(0, np.int64)
         loaded = split.load(self._positions)
         self._pixels = loaded.pixels
         self.corrupt = {int(self._positions[row]): why for row, why in loaded.corrupt.items()}
-
-    def refuse_corrupt(self) -> None:
-        """If images are corrupt, raise a `DataError` that names the first."""
-        for position, reason in self.corrupt.items():
+        if self.corrupt and settings.corrupt_images == "refuse":
+            position, reason = next(iter(self.corrupt.items()))
             raise DataError(
-                f"{self._split.names[position]}: {reason} ({len(self.corrupt)} corrupt in all; "
+                f"{split.names[position]}: {reason} ({len(self.corrupt)} corrupt in all; "
                 "data.corrupt-images = 'skip' leaves them out)"
             )
 
