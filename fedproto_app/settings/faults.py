@@ -91,8 +91,8 @@ def _unknown(
         section = inner
     place = ".".join([*under, *above])
     similar_keys = _near(name, section)
-    all_paths = [*_leaves(table), *((key, *p) for key, t in beside.items() for p in _leaves(t))]
-    paths = [path for path in all_paths if name in (path[-1], "-".join(path))]
+    all_leaves = [*leaves(table), *(leaf for key, t in beside.items() for leaf in leaves(t, key))]
+    paths = [path for path, _ in all_leaves if name in (path[-1], "-".join(path))]
     if not place:
         similar_keys += get_close_matches(name.lower(), beside)
     elsewhere = [".".join([*under, *path]) for path in paths]
@@ -123,11 +123,11 @@ def _letters(text: str) -> set[str]:
     return letters | {name for name, present in special_letters.items() if present}
 
 
-def _leaves(section: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of all keys in a table and its inner tables."""
+def leaves(section: type[Section], *above: str) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Yield the paths and the fields of all keys in a table and its inner tables."""
     for key, field in fields(section).items():
         inner = subtable(field)
         if inner is None:
-            yield (*above, key)
+            yield (*above, key), field
         else:
-            yield from _leaves(inner, (*above, key))
+            yield from leaves(inner, *above, key)

@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 
 from fedproto_app.core.methods import METHODS
 from fedproto_app.core.section import Section, without_markdown
-from fedproto_app.settings.faults import fields, subtable
+from fedproto_app.settings.faults import fields, leaves, subtable
 from fedproto_app.settings.method_tables import with_methods_table, with_protection_table
 from fedproto_app.settings.reading import BESIDE
 from fedproto_app.settings.run import Settings
@@ -71,25 +71,26 @@ def docs_tables() -> str:
     tables: dict[str, type[Section]] = {}
     for method in METHODS.values():
         tables.setdefault(method.table_name, method.settings)
-    methods = (leaf for name in sorted(tables) for leaf in _leaves(tables[name], (name,)))
+    methods = (leaf for name in sorted(tables) for leaf in leaves(tables[name], name))
     rows: dict[str, list[str]] = {
         title: [] for title in [_FIRST_TITLE, *dict.fromkeys(_SUBJECTS.values())]
     }
-    for key, field in _leaves(Settings, ()):
-        title = _FIRST_TITLE if key in _FIRST_KEYS else _SUBJECTS[key.rpartition(".")[0]]
-        rows[title].append(_row(key, field))
-    rows[_METHODS_TITLE] += [_row(key, field) for key, field in methods]
+    for path, field in leaves(Settings):
+        is_first = ".".join(path) in _FIRST_KEYS
+        title = _FIRST_TITLE if is_first else _SUBJECTS[".".join(path[:-1])]
+        rows[title].append(_row(path, field))
+    rows[_METHODS_TITLE] += [_row(path, field) for path, field in methods]
     return "\n".join("\n".join([f"## {title}", "", *rows[title], ""]) for title in rows)
 
 
-def _row(key: str, field: FieldInfo) -> str:
+def _row(path: tuple[str, ...], field: FieldInfo) -> str:
     """Return the list item for this key in Markdown. Obvious ranges are left out."""
     values = allowed(field)
     is_share = values in _SHARES and "share" in (field.description or "")
     if field.annotation is bool or values in _OBVIOUS or is_share or values[:1].isalpha():
         values = ""  # the description makes it clear
     default = _toml_value(field).strip('"')
-    return f"- `{key}={default}`{_alternatives(default, values)}: {field.description}"
+    return f"- `{'.'.join(path)}={default}`{_alternatives(default, values)}: {field.description}"
 
 
 def _alternatives(default: str, values: str) -> str:
@@ -170,16 +171,6 @@ def _toml_value(field: FieldInfo) -> str:
     """Return the default. An empty table is "", because Flower drops tables without keys."""
     value = field.default
     return '""' if isinstance(value, Section) else json.dumps(value)
-
-
-def _leaves(section: type[Section], above: tuple[str, ...]) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield all full keys with their fields. The keys of inner tables come last."""
-    inner = {key: table for key, f in fields(section).items() if (table := subtable(f))}
-    for key, field in fields(section).items():
-        if key not in inner:
-            yield ".".join([*above, key]), field
-    for key, table in inner.items():
-        yield from _leaves(table, (*above, key))
 
 
 def _choices(field: FieldInfo) -> list[str]:
