@@ -516,9 +516,8 @@ def mean_day(samples: CohortSamples) -> Tensor:
     """Return the mean of each client's train targets by phase, [K, p], or 0 if all are missing."""
     rows = torch.arange(len(samples.names), device=samples.targets.device)[:, None, None]
     targets = samples.targets[rows, samples.batches][..., 0]  # (K, S, p)
-    present = samples.present[rows, samples.batches][..., 0].clone()
-    for row, count in enumerate(samples.batch_counts):
-        present[row, count:] = 0
+    real = in_padded(samples.batch_counts, samples.batches.shape[1], targets.device)
+    present = samples.present[rows, samples.batches][..., 0] * real.unsqueeze(2)
     return (targets * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)
 
 
