@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,13 +81,10 @@ def make_image_clients(
     pool: ImagePool,
     holdings: Sequence[Holding],
     settings: DataSettings,
-    *,
-    learns_validation: bool = False,
 ) -> tuple[dict[str, ClientImages], dict[str, str]]:
     """Return the clients of these holdings with their pixels, and why some cannot take part.
 
-    learns_validation: as in `ClientImages`. Raises `DataError` for a corrupt image, unless
-    `data.corrupt-images` says to skip it.
+    Raises `DataError` for a corrupt image, unless `data.corrupt-images` says to skip it.
     """
     train = _Loaded(pool.train, [holding.trained for holding in holdings], settings)
     test = _Loaded(pool.test, [holding.tested for holding in holdings], settings)
@@ -97,7 +94,7 @@ def make_image_clients(
         client = _client(holding, train, test, pool)
         reason = why_refused(client.stages, settings.partition)
         if reason is None:
-            clients[client.name] = replace(client, learns_validation=learns_validation)
+            clients[client.name] = client
         else:
             refused[client.name] = reason
     return clients, refused

@@ -65,11 +65,10 @@ def make_sequence_clients(
     seed: int,
     *,
     unlabelled: bool = True,
-    learns_validation: bool = False,
 ) -> tuple[dict[str, ClientSequences], dict[str, str]]:
     """Return the clients of these holdings, and why some cannot take part.
 
-    unlabelled: whether unlabelled sequences are kept. learns_validation: as in `ClientSequences`.
+    unlabelled: whether unlabelled sequences are kept.
     """
     clients: dict[str, ClientSequences] = {}
     refused: dict[str, str] = {}
@@ -79,8 +78,7 @@ def make_sequence_clients(
         if not unlabelled:
             split = replace(split, unlabelled=split.unlabelled[:0])
         if reason is None:
-            client = _client(pool, holding, split, settings)
-            clients[holding.name] = replace(client, learns_validation=learns_validation)
+            clients[holding.name] = _client(pool, holding, split, settings)
         else:
             refused[holding.name] = reason
     return clients, refused

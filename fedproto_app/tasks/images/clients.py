@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.core.methods import method_named
@@ -22,13 +23,9 @@ POOLS = (ImagePool,)
 def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return a node's clients with their decoded images."""
     pool, holdings = read_once(dealt, settings.data, settings.seed, keep=partitions > 1)
-    learns_validation = method_named(settings.method).learns_from_validation(settings)
-    clients, refused = make_image_clients(
-        pool,
-        holdings[partition::partitions],
-        settings.data,
-        learns_validation=learns_validation,
-    )
+    clients, refused = make_image_clients(pool, holdings[partition::partitions], settings.data)
+    learns = method_named(settings.method).learns_from_validation(settings)
+    clients = {n: replace(client, learns_validation=learns) for n, client in clients.items()}
     _require_fitting_stages(settings, [len(client.stages) for client in clients.values()])
     return Shard(clients, refused, DataShape(pool.shape, pool.classes))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedproto_app.core.methods import method_named
 from fedproto_app.data.sequences.clients import make_sequence_clients
 from fedproto_app.data.sequences.partition import (
@@ -40,8 +42,9 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
         data,
         settings.seed,
         unlabelled=method.learns_without_labels(settings),
-        learns_validation=method.learns_from_validation(settings),
     )
+    learns = method.learns_from_validation(settings)
+    clients = {n: replace(client, learns_validation=learns) for n, client in clients.items()}
     return Shard(clients, refused, DataShape((len(pool.dimensions),), pool.classes))
 
 
