@@ -74,9 +74,6 @@ def load_uea(settings: DataSettings) -> SequencePool:
                 f"{case.where}: {case.steps.shape[1]} dimensions, but {cases[0].where} has "
                 f"{dimensions}"
             )
-    is_test = None
-    if len(files) == 2:
-        is_test = np.arange(len(cases)) >= len(files[0][1])
     classes = header.classes
     if classes and _UNKNOWN not in classes and any(case.target == _UNKNOWN for case in cases):
         classes += (_UNKNOWN,)
@@ -85,7 +82,7 @@ def load_uea(settings: DataSettings) -> SequencePool:
         classes,
         [case.steps for case in cases],
         _labels(cases, classes) if classes else _numbers(cases),
-        is_test=is_test,
+        is_test=np.arange(len(cases)) >= len(files[0][1]) if len(files) == 2 else None,
     )
 
 
