@@ -12,15 +12,14 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedproto_app.core.section import Section
-from fedproto_app.settings.run import Settings
 
 _MOST_HINTS = 3
 
 
 def explain_all(
     faults: Sequence[Any],
-    table: type[Section] = Settings,
-    under: Sequence[str] = (),
+    table: type[Section],
+    under: Sequence[str],
     beside: Mapping[str, type[Section]] | None = None,
 ) -> str:
     """Return the text of all faults that pydantic found in a table.
@@ -38,7 +37,7 @@ def explain_all(
 
 def explain(
     fault: Any,
-    table: type[Section] = Settings,
+    table: type[Section],
     under: Sequence[str] = (),
     beside: Mapping[str, type[Section]] | None = None,
 ) -> str:
