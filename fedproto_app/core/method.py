@@ -85,14 +85,6 @@ class RunSettings(Protocol):
         """Return the method's settings, which are of this class."""
 
 
-def rounds_by_stage(settings: RunSettings) -> int:
-    """Return the number of rounds: one per stage, or `rounds` if the data bring their stages."""
-    if settings.task != "classification":
-        return 1
-    partition = settings.data.partition
-    return settings.rounds if partition.scheme == "given" else partition.stages
-
-
 SEQUENCE_TASKS = ("sequence-classification", "sequence-regression")
 
 # A class, or "package.module:Class", which is imported when it is needed. Or one of them per task.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedproto_app.core.method import Method, rounds_by_stage
+from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import log_loss, log_prior
 from fedproto_app.models.forecaster import COEFFICIENTS
@@ -121,6 +121,14 @@ class MeanNumberLearner(ClosedFormLearner[Context, SequenceRegressionTask]):
         cohort.parameters[HEAD + "bias"].copy_(mean.unsqueeze(1))
         squares = (scaled_targets - mean.unsqueeze(1)).square() * present
         return {"total": squares.sum(dim=1) / samples}
+
+
+def rounds_by_stage(settings: RunSettings) -> int:
+    """Return the number of rounds: one per stage, or `rounds` if the data bring their stages."""
+    if settings.task != "classification":
+        return 1
+    partition = settings.data.partition
+    return settings.rounds if partition.scheme == "given" else partition.stages
 
 
 METHOD = Method(

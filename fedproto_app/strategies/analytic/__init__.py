@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from fedproto_app.core.errors import SettingsError
-from fedproto_app.core.method import Method, RunSettings, rounds_by_stage
+from fedproto_app.core.method import Method, RunSettings
 from fedproto_app.core.section import CountOrZero, Positive, Section, setting
 
 # 500 filters are 4,000 features: 32 MB for each message and client, 128 MB for a covariance.
@@ -74,7 +74,13 @@ class AnalyticSettings(Section):
 
 def rounds_with_guesses(settings: RunSettings) -> int:
     """Return the number of rounds: one for each stage, plus those that guess classes."""
-    return rounds_by_stage(settings) + settings.method_table(AnalyticSettings).guess_rounds
+    if settings.task != "classification":
+        stages = 1
+    elif settings.data.partition.scheme == "given":
+        stages = settings.rounds
+    else:
+        stages = settings.data.partition.stages
+    return stages + settings.method_table(AnalyticSettings).guess_rounds
 
 
 def guesses_classes(settings: RunSettings) -> bool:
