@@ -270,11 +270,10 @@ class ClassFit:
 
         shares: see `personal`.
         """
-        weight, bias = _joined(
+        return _all_finite(
             self._of_all(total.less(held_out.of_client(row), share))
             for row, share in enumerate(_of_clients(shares, held_out))
         )
-        return weight.nan_to_num(), bias.nan_to_num()
 
     def _of_all(self, total: ClassSums) -> Classifier:
         [factor] = precision_factors(total, [self._penalty])
@@ -464,7 +463,13 @@ def _joined(classifiers: Iterable[Classifier]) -> Classifier:
 def _all_clients(fits: Iterable[Fits]) -> Fits:
     """Join the fits of single clients along the axis of K clients."""
     finals, judged = zip(*fits, strict=True)
-    return Fits(_joined(finals), [_joined(of_fold) for of_fold in zip(*judged, strict=True)])
+    return Fits(_all_finite(finals), [_all_finite(fold) for fold in zip(*judged, strict=True)])
+
+
+def _all_finite(classifiers: Iterable[Classifier]) -> Classifier:
+    """Join clients' classifiers, with 0 or the largest number in place of values beyond measure."""
+    weight, bias = _joined(classifiers)
+    return weight.nan_to_num(), bias.nan_to_num()
 
 
 def _weighed(
