@@ -4,7 +4,7 @@
 
     run = fedproto_app.run(frame, method="kindred", data__horizon=24)
     run.predictions()
-    run.forecast()
+    run.forecast()  # or, for classes, run.predict(client, samples)
     fedproto_app.compare([run, another_run])
 
 Mistakes and failures raise `FedProtoError` with the message that the command line would print.
@@ -20,6 +20,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
     from fedproto_app.data.clock import Clock
     from fedproto_app.data.series import ClientSeries
+    from fedproto_app.data.shard import Shard
+    from fedproto_app.tasks.labelled import NewSamples
+    from fedproto_app.tasks.task import AnyTask
 
 Config = str | Path | Mapping[str, object] | None
 _FRAMES = "frames"  # in the folder of the runs
@@ -320,23 +324,63 @@ class Run:
         The run must be a simulation, because the nodes' state must lie in its folder. Raises
         `FedProtoError` if there is no such model.
         """
+        model, _ = self._model_and_task(client)
+        return model
+
+    def predict(self, client: str, samples: NewSamples) -> DataFrame:
+        """Predict the classes of new images or sequences with a client's kept model.
+
+        samples: images uint8 [n, channels, height, width], of the size that the run has, or n
+        sequences [T, d] of any lengths. They are treated like the client's samples in the run.
+
+        Returns a row per sample and a column per class, with the class's probability. If the run
+        predicts real numbers, the only column is y_hat. Raises `FedProtoError` if the run is no
+        simulation or forecasts series (see `forecast`), if its data are not there any more, if the
+        client has no kept model, if the method predicts with something that is not kept, or for
+        samples that do not fit.
+        """
+        import pandas as pd
+
+        from fedproto_app.serving import require_predicts
+        from fedproto_app.tasks.labelled import LabelledTask
+
+        require_predicts(self.settings)
+        model, task = self._model_and_task(client)
+        if not isinstance(task, LabelledTask):
+            raise FedProtoError(f"{self.path}: is a run of forecasts; see Run.forecast")
+        if client not in self._shard.clients:
+            raise FedProtoError(f"{self.path}: its data have no client {client!r} any more")
+        data, classes = self._shard.clients[client], self._shard.shape.classes
+        outputs = task.predictions(model.parameters, data, samples)
+        values = outputs.double().softmax(dim=1) if classes else outputs
+        return pd.DataFrame(values.cpu().numpy(), columns=list(classes or ["y_hat"]))
+
+    @cached_property
+    def _shard(self) -> Shard:
+        """The data of all clients. They are loaded once, however many clients are asked for."""
+        from fedproto_app.tasks.table import load_shard
+
+        return load_shard(self.settings, 0, 1)
+
+    def _model_and_task(self, client: str) -> tuple[ClientModel, AnyTask]:
         from fedproto_app.node.state_file import node_folders
         from fedproto_app.node.store import ClientStore
         from fedproto_app.serving import kept_model
         from fedproto_app.strategies.common.learner import make_learner
-        from fedproto_app.tasks.table import load_shard, make_task
+        from fedproto_app.tasks.table import make_task
 
+        look_here_for_users_code()
         for folder in node_folders(self.path):
             store = ClientStore(folder)
             if client in store.kept_clients():
-                record = store.record(client)
-                settings = self.settings.of_client(client)
-                task = make_task(settings, load_shard(self.settings, 0, 1).shape)
+                record, settings = store.record(client), self.settings.of_client(client)
+                task = make_task(settings, self._shard.shape)
                 learner = make_learner(settings, task, record.kept_round)
                 parameters = kept_model(store, client, learner)
-                return ClientModel(
+                model = ClientModel(
                     client, folder.name, parameters, record.scale, record.metrics, record.kept_round
                 )
+                return model, task
         raise FedProtoError(f"{self.path}: no kept model of client {client!r}")
 
     def predictions(self) -> DataFrame:
@@ -445,7 +489,8 @@ class Run:
     def _require_forecasts(self) -> None:
         if not task_record(self.settings.task).forecasts:
             raise FedProtoError(
-                f"{self.path}: is a run of task = {self.settings.task!r}, which forecasts nothing"
+                f"{self.path}: is a run of task = {self.settings.task!r}, which forecasts nothing; "
+                "see Run.predict"
             )
 
 

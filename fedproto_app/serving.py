@@ -182,9 +182,20 @@ class NodeState:
 
 
 def open_state(folder: Path) -> NodeState:
+    """Return the state of `read_state`. Raises `FedProtoError` if its task does not forecast."""
+    state = read_state(folder)
+    if not task_record(state.settings.task).forecasts:
+        raise FedProtoError(
+            f"{state.folder}: its models are of task = {state.settings.task!r}; only models of "
+            "task = 'forecasting' can forecast"
+        )
+    return state
+
+
+def read_state(folder: Path) -> NodeState:
     """Return the state in a node's folder, or in the only such folder below this one.
 
-    Raises `FedProtoError` if there is no state or more than one, or if its task does not forecast.
+    Raises `FedProtoError` if there is no state or more than one.
     """
     state_folder = _state_folder(folder)
     try:
@@ -197,11 +208,6 @@ def open_state(folder: Path) -> NodeState:
         ) from None
     except (OSError, ValueError) as error:
         raise FedProtoError(f"{state_folder / SETTINGS_FILE}: {error}") from None
-    if not task_record(settings.task).forecasts:
-        raise FedProtoError(
-            f"{state_folder}: its models are of task = {settings.task!r}; only models of task = "
-            "'forecasting' can forecast"
-        )
     return NodeState(state_folder, settings, ClientStore(state_folder))
 
 
@@ -233,22 +239,23 @@ def _state_folder(folder: Path) -> Path:
 def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str, Tensor]:
     """Return the client's kept model, without the client axis.
 
-    The parameters that it predicts with have the task's names. The method's memory is included as
-    ``memory/…``. Parameters that the client never trained have their initial values. Raises
+    The parameters that it predicts with have the task's names, also those of an encoder from a
+    first phase. The method's memory is included as ``memory/…``. Parameters that the client never
+    trained have their initial values. Raises
     `FedProtoError` if there is no kept model, or if parts of it are missing.
     """
     if (tensors := store.read_kept(client)) is None:
         raise FedProtoError(f"client {client!r}: no kept model")
     stored = unflatten(tensors, "parameters") | unflatten(tensors, PERSONAL)
-    parameters = learner.initial_parameters() | stored
+    parameters = learner.initial_parameters() | store.read_first_phase() | stored
     for name in parameters:
         if learner.is_shared(name) and name not in stored:
             raise FedProtoError(f"client {client!r}: its kept model lacks {name!r}")
-    model: Mapping[str, Tensor] = {n: value.unsqueeze(0) for n, value in parameters.items()}
+    parameters |= {f"{MEMORY}/{name}": value for name, value in unflatten(tensors, MEMORY).items()}
     if isinstance(learner, Predicts):
-        model = learner.predictor(model)
-    memory = {f"{MEMORY}/{name}": value for name, value in unflatten(tensors, MEMORY).items()}
-    return parameters | {name: value.squeeze(0) for name, value in model.items()} | memory
+        model = learner.predictor({n: value.unsqueeze(0) for n, value in parameters.items()})
+        parameters |= {name: value.squeeze(0) for name, value in model.items()}
+    return parameters
 
 
 def open_run(folder: Path) -> list[NodeState]:
@@ -259,10 +266,10 @@ def open_run(folder: Path) -> list[NodeState]:
     return [open_state(path) for path in node_folders(folder)]
 
 
-def require_forecasts(settings: Settings) -> None:
-    """Raise `FedProtoError` for a method whose kept models cannot forecast by themselves."""
-    if why := method_named(settings.method).cannot_forecast:
-        raise FedProtoError(f"method = {settings.method!r}: a kept model forecasts nothing: {why}")
+def require_predicts(settings: Settings) -> None:
+    """Raise `FedProtoError` for a method whose kept models cannot predict by themselves."""
+    if why := method_named(settings.method).cannot_predict(settings):
+        raise FedProtoError(f"method = {settings.method!r}: a kept model predicts nothing: {why}")
 
 
 def forecast(
@@ -290,7 +297,7 @@ def forecast(
     levels = [int(level) for level in levels]
     nodes = [states] if isinstance(states, NodeState) else list(states)
     for node in nodes:
-        require_forecasts(node.settings)
+        require_predicts(node.settings)
     owners = {name: node for node in nodes for name in node.store.kept_clients()}
     reasons = _reasons_against(nodes, owners, series)
     # If no client can be forecast, the error gives the reason for the first one in the data, or

@@ -368,6 +368,7 @@ METHOD = Method(
     strategy=CreffStrategy,
     learner=CreffLearner,
     settings=CreffSettings,
+    cannot_predict=lambda settings: "the server's head, which predicts, is not kept",
     tasks=("classification",),
     small={
         "creff.features-per-class": 10,

@@ -179,5 +179,7 @@ METHOD = Method(
     model=f"{__name__}:community_gcn",
     joined_clients=f"{__name__}:with_communities",
     needs_simulation="the clients of a community see each other's values",
-    cannot_forecast="it needs the values of all clients of its community at the same time",
+    cannot_predict=lambda settings: (
+        "it needs the values of all clients of its community at the same time"
+    ),
 )

@@ -35,7 +35,7 @@ from fedproto_app.core.section import CountOrZero, NonNegative, Positive, Sectio
 from fedproto_app.core.sends import Sends, Sizes, model
 from fedproto_app.core.stored import AnyArray
 from fedproto_app.settings import Training
-from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes, needs_prototypes
 from fedproto_app.strategies.common.learner import (
     Cohort,
     Context,
@@ -372,5 +372,8 @@ METHOD = Method(
         "sequence-classification": FedPclClassesLearner,
     },
     settings=FedPclSettings,
+    cannot_predict=lambda settings: needs_prototypes(
+        settings, settings.method_table(FedPclSettings).inference
+    ),
     tasks=("forecasting", "classification", "sequence-classification"),
 )

@@ -21,7 +21,7 @@ from fedproto_app.core.round import Round
 from fedproto_app.core.section import NonNegative, Section, setting
 from fedproto_app.core.sends import Sends, Sizes
 from fedproto_app.maths.class_prototypes import nearness_of_classes
-from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes, needs_prototypes
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner
 from fedproto_app.strategies.common.prototypes import (
     PeriodPrototype,
@@ -205,5 +205,8 @@ METHOD = Method(
         "sequence-classification": FedProtoClassesLearner,
     },
     settings=FedProtoSettings,
+    cannot_predict=lambda settings: needs_prototypes(
+        settings, settings.method_table(FedProtoSettings).inference
+    ),
     tasks=("forecasting", "classification", "sequence-classification"),
 )

@@ -50,7 +50,7 @@ def test_the_page_runs_as_it_stands(
 ) -> None:
     """All programs, one after the other."""
     programs = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert len(programs) == 6
+    assert len(programs) == 7
     monkeypatch.chdir(tmp_path)
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)

@@ -15,7 +15,9 @@ from fedproto_app.experiments.invariants import (
     Invariant,
     SmallRuns,
     apart,
+    cannot_predict,
     cohorts_equal_their_clients,
+    kept_models_predict,
     kills_change_nothing,
     one_node_equals_eight,
     results,
@@ -41,6 +43,7 @@ INVARIANTS = [
     cohorts_equal_their_clients,
     seeds_repeat,
     kills_change_nothing,
+    kept_models_predict,
 ]
 PAPERS = ("fuels", "gldp", "fed-react")
 # State of FUELS in addition to models: clients guided before; random partners.
@@ -52,12 +55,15 @@ def _cases() -> Iterator[Any]:
     two whose server or whose nodes have more to remember with kills."""
     soon: dict[Invariant, Collection[str]] = {
         one_node_equals_eight: METHODS,
+        kept_models_predict: METHODS,  # it shares the run with one node
         kills_change_nothing: (*PAPERS, "fedrep", "analytic"),
     }
     for task in TASK_NAMES:
         for method in methods_of(task):
             is_listed = TASK_OF_LEARNER[part_of(METHODS[method], "learner", task)] == task
             for invariant in INVARIANTS:
+                if invariant is kept_models_predict and cannot_predict(task, method):
+                    continue
                 is_soon = is_listed and method in soon.get(invariant, PAPERS)
                 marks = [] if is_soon else [pytest.mark.exhaustive]
                 name = f"{task}-{method}-{invariant.__name__}"

@@ -20,14 +20,13 @@ from safetensors.numpy import load_file
 
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.metrics import Model
-from fedproto_app.core.tasks import task_record
 from fedproto_app.core.wire import QUESTION
 from fedproto_app.engine.local import AT_ONCE, LocalGrid, nodes_sharing
 from fedproto_app.report.artefacts import RunFolder
 from fedproto_app.report.runs import read_clients, read_rounds, read_task
 from fedproto_app.report.task_report import report_for
 from fedproto_app.server_app import conduct
-from fedproto_app.serving import kept_model, open_state
+from fedproto_app.serving import kept_model, read_state
 from fedproto_app.settings import Settings, settings_from
 from fedproto_app.settings.reading import flat
 from fedproto_app.strategies.common.learner import make_learner
@@ -148,24 +147,31 @@ def kills_change_nothing(runs: SmallRuns) -> Deviation:
     return apart(everything(killed), everything(runs.run("once", 2, **_PARTIAL)), 0.0)
 
 
-def kept_models_forecast(runs: SmallRuns) -> Deviation:
-    """Compare the reported errors with the errors of the models that ``fedproto forecast`` uses."""
+def kept_models_predict(runs: SmallRuns) -> Deviation:
+    """Compare the reported errors with those of the models that forecast and classify new data.
+
+    Validation errors of methods that also learn from validation samples are of other models, so
+    they are left out.
+    """
     reported = read_clients(runs.run("one-node", 1))
-    state = open_state(runs.state("one-node"))
+    state = read_state(runs.state("one-node"))
     shard = load_shard(state.settings, 0, 1)
+    learns = method_named(state.settings.method).learns_from_validation(state.settings)
     computed, noted = {}, {}
     for name, client in shard.clients.items():
-        settings = state.settings.of_client(name)
+        settings, kept_round = state.settings.of_client(name), state.store.record(name).kept_round
         task = make_task(settings, shard.shape)
-        learner = make_learner(settings, task)
+        learner = make_learner(settings, task, kept_round)
         parameters = kept_model(state.store, name, learner)
         batch = {parameter: value.unsqueeze(0) for parameter, value in parameters.items()}
-        errors = task.evaluate(batch, task.gather([client], 1))
+        errors = task.evaluate(batch, task.gather([client], kept_round))
         metrics = {
             replace(metric, model=Model.KEPT): values[0] for metric, values in errors.items()
         }
         for figure in task.metrics.figures:
             column, error = figure.column.name, figure.value(metrics)
+            if learns and figure is task.metrics.kept_validation:
+                continue
             if column and error is not None and not figure.jumps:
                 computed[f"{name}: {column}"] = error
                 noted[f"{name}: {column}"] = reported.by_client(column)[name]
@@ -185,11 +191,18 @@ _FOR_ALL_METHODS: Mapping[str, Invariant] = {
 def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
     """Return the invariants of a task in words, each with its check.
 
-    method: the method to check. Fewer invariants apply if its models cannot forecast alone.
+    method: the method to check. Fewer invariants apply if its models cannot predict alone.
     """
-    if not task_record(task).forecasts or (method and method_named(method).cannot_forecast):
+    if method and cannot_predict(task, method):
         return _FOR_ALL_METHODS
-    return {**_FOR_ALL_METHODS, "what is reported is what forecasts": kept_models_forecast}
+    return {**_FOR_ALL_METHODS, "what is reported is what predicts": kept_models_predict}
+
+
+def cannot_predict(task: str, method: str) -> str:
+    """Return why kept models of a short run cannot predict by themselves, or "" if they can."""
+    record = method_named(method)
+    small_settings = {**small_run(task), **record.small, "method": method}
+    return record.cannot_predict(settings_from(small_settings))
 
 
 # --- comparing --------------------------------------------------------------------------------

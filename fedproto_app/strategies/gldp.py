@@ -30,7 +30,7 @@ from fedproto_app.maths.class_prototypes import (
     nearest_prototype,
 )
 from fedproto_app.settings import Settings, Training
-from fedproto_app.strategies.common.class_prototypes import ClassPrototypes
+from fedproto_app.strategies.common.class_prototypes import ClassPrototypes, needs_prototypes
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
 from fedproto_app.strategies.common.prototypes import (
@@ -284,5 +284,8 @@ METHOD = Method(
     strategy=GlobalLocalPrototypeStrategy,
     learner=GlobalLocalPrototypeLearner,
     settings=GldpSettings,
+    cannot_predict=lambda settings: needs_prototypes(
+        settings, settings.method_table(GldpSettings).inference
+    ),
     tasks=("classification",),
 )

@@ -9,15 +9,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.models.model import HEAD, Model
 from fedproto_app.tasks.task import ClientT, Task, at_once, in_padded, shuffled
+
+NewSamples = Sequence[Any] | NDArray[Any]  # images, or sequences of any lengths
 
 ENCODED_AT_ONCE = 256  # samples per client, encoded without gradients; bounds the memory
 
@@ -82,6 +87,22 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
 
         It takes values [k, B, …] and the columns of `order` [K, n] that they come from.
         """
+
+    @abstractmethod
+    def stored(self, client: ClientT, samples: NewSamples) -> tuple[Tensor, Tensor | None]:
+        """Return new samples of a client as `LabelledSamples` has them, [1, n, …], and the lengths
+        of sequences, [1, n]. Raises `DataError` for samples of another type or shape."""
+
+    def predictions(
+        self, parameters: Mapping[str, Tensor], client: ClientT, samples: NewSamples
+    ) -> Tensor:
+        """Return the head's outputs for new samples of a client, [n, outputs].
+
+        parameters: the client's model, without the client axis.
+        """
+        values, lengths = self.stored(client, samples)
+        model = {name: value.unsqueeze(0).to(self.device) for name, value in parameters.items()}
+        return self.predict(model, self.encode_all(model, values, lengths))[0]
 
     def batches(
         self, samples: LabelledT, generators: Sequence[torch.Generator]
@@ -198,6 +219,14 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         flat = prediction.flatten(end_dim=1), batch.targets.flatten()
         loss = functional.cross_entropy(*flat, reduction="none").view_as(batch.present)
         return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
+
+
+def as_array(values: Any, name: str) -> NDArray[np.generic]:
+    """Return values as an array. Raises `DataError` if they do not form one."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise DataError(f"{name}: expected an array, got parts of different shapes") from None
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> list[float]:

@@ -36,7 +36,7 @@ METHOD = Method(
         "no site could use it after the run; and the encoding of every sample leaves the client, "
         "and a server that has the encoder can recover the values from it"
     ),
-    cannot_forecast=(
+    cannot_predict=lambda settings: (
         "its decoder needs the outputs of the server's graph network for all clients' encodings "
         "of the same time"
     ),

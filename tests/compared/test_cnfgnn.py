@@ -26,7 +26,7 @@ from fedproto_app.maths.losses import prediction_loss
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.models.forecaster import Forecaster
 from fedproto_app.report.runs import read_rounds
-from fedproto_app.serving import require_forecasts
+from fedproto_app.serving import require_predicts
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.learner import Cohort, make_learner
 from fedproto_app.tasks.table import load_shard, make_task
@@ -277,8 +277,8 @@ def message_round(message: Message) -> int:
 
 
 def test_a_kept_model_does_not_forecast_by_itself(tmp_path: Path) -> None:
-    with pytest.raises(FedProtoError, match="'cnfgnn': a kept model forecasts nothing: its decod"):
-        require_forecasts(settings_of(tmp_path))
+    with pytest.raises(FedProtoError, match="'cnfgnn': a kept model predicts nothing: its decod"):
+        require_predicts(settings_of(tmp_path))
 
 
 def test_without_epochs_of_the_server_it_is_fedavg_of_the_model(tmp_path: Path) -> None:

@@ -164,5 +164,5 @@ def test_clients_missing_in_the_graph_are_named(edges: dict[str, str]) -> None:
 
 def test_a_kept_model_does_not_forecast_by_itself(tmp_path: Path) -> None:
     state = NodeState(tmp_path, settings_of(), ClientStore(tmp_path))
-    with pytest.raises(FedProtoError, match="'fcgcn': a kept model forecasts nothing: it needs"):
+    with pytest.raises(FedProtoError, match="'fcgcn': a kept model predicts nothing: it needs"):
         forecast(state, series(), 1)

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from fedproto_app.core.errors import DataError, FedProtoError
-from fedproto_app.core.methods import METHODS, methods_of
+from fedproto_app.core.methods import methods_of
 from fedproto_app.data.clock import Clock
 from fedproto_app.data.scale import TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import carry_forward
+from fedproto_app.experiments.invariants import cannot_predict
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.serving import (
     ClientForecast,
@@ -72,7 +73,7 @@ WILD = {"rounds": 4, "optimizer.learning-rate": 0.3}  # early models are the bes
         *(
             (method, NEEDED_SETTINGS.get(method, {}))
             for method in methods_of("forecasting")
-            if not METHODS[method].cannot_forecast
+            if not cannot_predict("forecasting", method)
         ),
         ("fedavg", WILD),
         ("apfl", WILD),

@@ -15,7 +15,7 @@ from fedproto_app.data.sources import load_histories
 from fedproto_app.experiments.invariants import (
     SmallRuns,
     cohorts_equal_their_clients,
-    kept_models_forecast,
+    kept_models_predict,
     kills_change_nothing,
 )
 from fedproto_app.node.orders import tell_roster, with_own_width
@@ -152,7 +152,7 @@ def test_cohorts_state_and_resumption_go_with_it(tmp_path: Path, task: str) -> N
 
 def test_the_kept_models_of_either_width_forecast(tmp_path: Path) -> None:
     runs = SmallRuns("forecasting", "fedproto", tmp_path, **TWO)
-    deviation = kept_models_forecast(runs)
+    deviation = kept_models_predict(runs)
     assert deviation.held, deviation.where
     store = open_state(runs.state("one-node")).store
     name = "parameters/encoder.close.weight_hh"

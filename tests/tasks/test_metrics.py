@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.tasks import TASKS
-from fedproto_app.experiments.invariants import SmallRuns, kept_models_forecast
+from fedproto_app.experiments.invariants import SmallRuns, kept_models_predict
 from fedproto_app.report.forecasting import report
 from fedproto_app.report.runs import group_runs, read_clients, read_run
 from fedproto_app.report.table import clients_table, comparison_columns
@@ -61,7 +61,7 @@ def test_one_more_metric_is_its_computation_and_one_declaration(
     (texts,) = (texts for title, texts, _ in comparison_columns(groups) if title == "sMAPE")
     assert texts == [f"{summary['smape']:.4f}"]
     assert "sMAPE" in clients_table("forecasting", clients).columns
-    checked = kept_models_forecast(runs)
+    checked = kept_models_predict(runs)
     assert checked.held, checked
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,11 @@ from fedproto_app.data.sequences.pool import SequencePool, Targets
 from fedproto_app.settings import DataSettings, SequenceSettings
 
 Steps = NDArray[np.float32]
+Scaling = Callable[[Steps], Steps]
+
+
+def _unscaled(steps: Steps) -> Steps:
+    return steps
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class ClientSequences:
     single row as there are no stages, or () if the target is a real number. unlabelled: [u] arrays
     [T_i, d] float32, the train sequences without a label. It is empty if the run does not learn
     from them. learns_validation: whether the method also learns from the validation sequences.
+    scaled: scales further sequences of the client, [T, d] each, like these.
     """
 
     name: str
@@ -50,6 +56,7 @@ class ClientSequences:
     note: str = ""
     unlabelled: Sequence[Steps] = ()
     learns_validation: bool = False
+    scaled: Scaling = field(default=_unscaled, compare=False)
 
     @property
     def train_samples(self) -> int:
@@ -112,6 +119,7 @@ def _client(
         holding.group,
         counts,
         unlabelled=[scaled(steps) for steps in unlabelled],
+        scaled=scaled,
     )
 
 
@@ -127,7 +135,7 @@ def resampled(steps: Steps, longest: int) -> Steps:
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Callable[[Steps], Steps]:
+def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Scaling:
     """Return the function that scales a client's sequences as ``data.sequences.scaling`` says.
 
     "auto" means "sequence" here, for methods that do not ask for anything else.
@@ -138,7 +146,7 @@ def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Callable[[Ste
     if settings.scaling in ("auto", "sequence"):
         return scaled_by_itself
     if settings.scaling == "none":
-        return lambda steps: steps
+        return _unscaled
     return _standardisation(np.concatenate(train))
 
 
@@ -154,7 +162,7 @@ def scaled_by_itself(steps: Steps) -> Steps:
     return np.asarray(centred / np.sqrt(np.square(centred).mean()), dtype=np.float32)
 
 
-def _standardisation(train: Steps) -> Callable[[Steps], Steps]:
+def _standardisation(train: Steps) -> Scaling:
     """Return x → (x − mean) / deviation for each dimension of these steps [S, d], 0 if constant."""
     mean = train.mean(axis=0, dtype=np.float64)
     deviation = train.std(axis=0, dtype=np.float64)

@@ -190,9 +190,9 @@ def kept_forecasts(examples: Sequence[Example], settings: Settings) -> list[Fore
     Raises `DataError` if the data cannot be read. Raises `FedProtoError` if the data lack a client,
     or if a client's error differs from its error in the run, because data or model have changed.
     """
-    from fedproto_app.serving import require_forecasts
+    from fedproto_app.serving import require_predicts
 
-    require_forecasts(settings)
+    require_predicts(settings)
     series = series_of(settings, (example.client for example in examples))
     forecasts = []
     for example in examples:

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.clients import ClientKey
 from fedproto_app.core.messages import Guidance
+from fedproto_app.core.method import RunSettings
 from fedproto_app.core.round import ClientReply, Round
 from fedproto_app.core.stored import AnyArray
+from fedproto_app.core.tasks import task_record
 from fedproto_app.maths.class_prototypes import moving_average
 from fedproto_app.settings import Settings
 from fedproto_app.strategies.common.federation import Federation
@@ -22,6 +24,19 @@ from fedproto_app.trust.outliers import largest
 ClassRow = NDArray[np.float32]
 
 LARGEST_VALUE = 1e6  # the largest absolute value in a prototype
+
+
+def needs_prototypes(settings: RunSettings, inference: str) -> str:
+    """Return why kept models cannot predict by themselves (`Method.cannot_predict`), or "".
+
+    inference: what predicts classes. For forecasts, it is the head in any case.
+    """
+    if task_record(settings.task).forecasts or inference == "head":
+        return ""
+    return (
+        "the prototypes that predict its classes are not kept; a run with "
+        f"{settings.method}.inference = 'head' keeps all that it predicts with"
+    )
 
 
 def class_fault(

@@ -308,7 +308,11 @@ class Predicts(Protocol):
     """A learner whose clients predict with a model other than the trained one."""
 
     def predictor(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the model that the clients predict with, under the task's names, [K, …] each."""
+        """Return the model that the clients predict with, under the task's names, [K, …] each.
+
+        parameters: the clients' parameters. Those of kept models include the memory's tensors, as
+        ``memory/…``.
+        """
 
 
 def make_learner(settings: Settings, task: AnyTask, server_round: int = 1) -> AnyLearner:

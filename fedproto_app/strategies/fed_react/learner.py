@@ -7,7 +7,7 @@ the newest head that the server has sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -124,13 +124,17 @@ class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
             cohort.memory.has_received[row] = True
         return rows
 
+    def predictor(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return a kept model with the head in use, which is part of the memory."""
+        used = _in_use(HeadMemory(*(parameters[f"memory/{field}"] for field in HeadMemory._fields)))
+        head = {"weight": used[:, :, :-1].transpose(1, 2), "bias": used[:, :, -1]}
+        return {**parameters, **{self.task.head + name: value for name, value in head.items()}}
+
     def evaluate(self, cohort: Cohort, guidance: Guidance) -> dict[Metric, list[float]]:
         """Return the metrics of the head in use and of the client's own head."""
-        memory: HeadMemory = cohort.memory
-        used = torch.where(memory.has_received[:, None, None], memory.received, memory.local)
-        local = self._judge(memory.local, cohort)
+        local = self._judge(cohort.memory.local, cohort)
         return {
-            **self._judge(used, cohort),
+            **self._judge(_in_use(cohort.memory), cohort),
             **{replace(metric, model=Model.LOCAL): values for metric, values in local.items()},
         }
 
@@ -143,3 +147,8 @@ class EvolutionaryClusterLearner(ClosedFormLearner[HeadContext, SequenceTask]):
     def _task_round(self, cohort: Cohort) -> int:
         """Return the round's number in this phase, from 1 on, even if the encoder was loaded."""
         return cohort.server_round - self.training.pretraining_rounds
+
+
+def _in_use(memory: HeadMemory) -> Tensor:
+    """Return the heads [K, outputs, D + 1] that K clients predict with."""
+    return torch.where(memory.has_received[:, None, None], memory.received, memory.local)

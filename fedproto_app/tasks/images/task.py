@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproto_app.core.errors import SettingsError
+from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
@@ -38,7 +38,13 @@ from fedproto_app.tasks.images.metrics import (
     stage_metric,
     totals,
 )
-from fedproto_app.tasks.labelled import LabelledSamples, LabelledTask, masked_mean
+from fedproto_app.tasks.labelled import (
+    LabelledSamples,
+    LabelledTask,
+    NewSamples,
+    as_array,
+    masked_mean,
+)
 
 MOST_IMAGES = 1e9  # images of a client
 LARGEST_SIDE = 1024  # of an image; it bounds a server's memory, as MOST_CLASSES does
@@ -222,6 +228,15 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
             is_validation=self._stacked([(place % 2 == 0).astype(np.float32) for place in places]),
             is_test=self._stacked([(place % 2 == 1).astype(np.float32) for place in places]),
         )
+
+    def stored(self, client: ClientImages, samples: NewSamples) -> tuple[Tensor, None]:
+        pixels = as_array(samples, "the images")
+        if pixels.dtype != np.uint8 or pixels.shape[1:] != self.shape.inputs or not len(pixels):
+            raise DataError(
+                f"the images are {pixels.dtype} {list(pixels.shape)}, expected uint8 "
+                f"[n, {', '.join(map(str, self.shape.inputs))}]"
+            )
+        return self._stacked([pixels]), None
 
     @property
     def batch_size(self) -> int:

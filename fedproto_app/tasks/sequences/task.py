@@ -18,10 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
-from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences
+from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences, resampled
+from fedproto_app.data.sequences.pool import float32_steps
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import LabelledVectors
 from fedproto_app.maths.linear_heads import (
@@ -37,7 +39,14 @@ from fedproto_app.models.model import Model
 from fedproto_app.models.module import ModuleShape
 from fedproto_app.models.sequence_model import LstmModel
 from fedproto_app.settings import Settings
-from fedproto_app.tasks.labelled import LabelledBatch, LabelledSamples, LabelledTask, masked_mean
+from fedproto_app.tasks.labelled import (
+    LabelledBatch,
+    LabelledSamples,
+    LabelledTask,
+    NewSamples,
+    as_array,
+    masked_mean,
+)
 from fedproto_app.tasks.sequences.metrics import (
     ACCURACY,
     CLASSES,
@@ -198,6 +207,27 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
         on_device = [torch.from_numpy(a).to(self.device) for a in (values, lengths, targets)]
         return on_device[0], on_device[1], on_device[2]
 
+    def stored(self, client: ClientSequences, samples: NewSamples) -> tuple[Tensor, Tensor]:
+        longest, (dimensions,) = self.settings.data.sequences.steps, self.shape.inputs
+        sequences = []
+        for number, sample in enumerate(samples):
+            steps = as_array(sample, f"sequence {number}")
+            if steps.dtype.kind not in "iuf" or steps.ndim != 2 or steps.shape[1] != dimensions:
+                raise DataError(
+                    f"sequence {number} is {steps.dtype} {list(steps.shape)}, expected numbers "
+                    f"[T, {dimensions}]"
+                )
+            steps = float32_steps(steps)
+            if not len(steps) or not np.isfinite(steps).all():
+                fault = "a value is not finite" if len(steps) else "it has no steps"
+                raise DataError(f"sequence {number}: {fault}")
+            sequences.append(client.scaled(resampled(steps, longest)))
+        if not sequences:
+            raise DataError("there is no sequence to predict for")
+        unknown = np.zeros(len(sequences), np.int64)
+        values, lengths, _ = self._stacked([[LabelledSequences(sequences, unknown)]])
+        return values, lengths
+
     @property
     def batch_size(self) -> int:
         return self.settings.sequence.batch_size
@@ -306,6 +336,11 @@ class SequenceRegressionTask(SequenceTask):
     @property
     def _scale(self) -> float:
         return self.settings.data.sequences.target_scale
+
+    def predictions(
+        self, parameters: Mapping[str, Tensor], client: ClientSequences, samples: NewSamples
+    ) -> Tensor:
+        return super().predictions(parameters, client, samples).double() * self._scale
 
     def loss(self, prediction: Tensor, batch: LabelledBatch) -> Tensor:
         """Return the mean squared error over each client's sequences in the batch, [k]."""
