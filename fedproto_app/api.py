@@ -286,6 +286,10 @@ class Run:
         self.summary = stored.summary
         self.settings: Settings = settings_from(stored.settings)
 
+    def __getstate__(self) -> dict[str, object]:
+        """Leave out the data, which a copy loads again."""
+        return {name: value for name, value in self.__dict__.items() if name != "_shard"}
+
     def __repr__(self) -> str:
         summary = self.summary
         description = f"{summary['method']} on {summary['dataset']}, {summary['rounds']} rounds"
@@ -333,8 +337,9 @@ class Run:
         samples: images uint8 [n, channels, height, width], of the size that the run has, or n
         sequences [T, d] of any lengths. They are treated like the client's samples in the run.
 
-        Returns a row per sample and a column per class, with the class's probability. If the run
-        predicts real numbers, the only column is y_hat. Raises `FedProtoError` if the run is no
+        Returns a row per sample and a column per class, with the class's probability. The heads of
+        Fed-REACT, IFCA and FLSC know no probabilities, so only their order means something. If the
+        run predicts real numbers, the only column is y_hat. Raises `FedProtoError` if the run is no
         simulation or forecasts series (see `forecast`), if its data are not there any more, if the
         client has no kept model, if the method predicts with something that is not kept, or for
         samples that do not fit.
@@ -344,10 +349,11 @@ class Run:
         from fedproto_app.serving import require_predicts
         from fedproto_app.tasks.labelled import LabelledTask
 
+        if task_record(self.settings.task).forecasts:
+            raise FedProtoError(f"{self.path}: is a run of forecasts; see Run.forecast")
         require_predicts(self.settings)
         model, task = self._model_and_task(client)
-        if not isinstance(task, LabelledTask):
-            raise FedProtoError(f"{self.path}: is a run of forecasts; see Run.forecast")
+        assert isinstance(task, LabelledTask)
         if client not in self._shard.clients:
             raise FedProtoError(f"{self.path}: its data have no client {client!r} any more")
         data, classes = self._shard.clients[client], self._shard.shape.classes

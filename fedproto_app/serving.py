@@ -241,16 +241,21 @@ def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str
 
     The parameters that it predicts with have the task's names, also those of an encoder from a
     first phase. The method's memory is included as ``memory/…``. Parameters that the client never
-    trained have their initial values. Raises
-    `FedProtoError` if there is no kept model, or if parts of it are missing.
+    trained have their initial values. Raises `FedProtoError` if there is no kept model, or if parts
+    of it are missing.
     """
     if (tensors := store.read_kept(client)) is None:
         raise FedProtoError(f"client {client!r}: no kept model")
     stored = unflatten(tensors, "parameters") | unflatten(tensors, PERSONAL)
-    parameters = learner.initial_parameters() | store.read_first_phase() | stored
-    for name in parameters:
-        if learner.is_shared(name) and name not in stored:
-            raise FedProtoError(f"client {client!r}: its kept model lacks {name!r}")
+    parameters = learner.initial_parameters() | stored
+    missing = [name for name in parameters if learner.is_shared(name) and name not in stored]
+    for name, value in store.read_first_phase().items():
+        if name.startswith(learner.task.encoder):
+            parameters.setdefault(name, value)
+    encoder = (n for n in learner.task.initial_parameters() if n.startswith(learner.task.encoder))
+    missing += [name for name in encoder if name not in parameters]
+    if missing:
+        raise FedProtoError(f"client {client!r}: its kept model lacks {missing[0]!r}")
     parameters |= {f"{MEMORY}/{name}": value for name, value in unflatten(tensors, MEMORY).items()}
     if isinstance(learner, Predicts):
         model = learner.predictor({n: value.unsqueeze(0) for n, value in parameters.items()})
@@ -449,7 +454,7 @@ def _forecasts(
     size, by_name = state.settings.cohort_on_cpu, {client.name: client for client in series}
     for settings, names in state.settings.by_width(list(by_name)):
         task = ForecastingTask(settings)
-        learner = make_learner(settings, task)
+        learner = make_learner(settings, task, settings.pretraining_rounds + 1)
         for first in range(0, len(names), size):
             cohort = [by_name[name] for name in names[first : first + size]]
             models = [kept_model(state.store, client.name, learner) for client in cohort]

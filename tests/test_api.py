@@ -25,6 +25,21 @@ from fedproto_app.tasks.table import small_run
 PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 
 
+@pytest.mark.parametrize("method", ["fedavg", "apfl"])
+def test_kept_models_forecast_after_a_response(tmp_path: Path, method: str) -> None:
+    """With columns known in advance, further rounds come before the method's."""
+    hours = pd.date_range("2026-01-05", periods=24 * 21, freq="h")
+    warmth = np.random.default_rng(0).normal(0, 5, (3, len(hours)))
+    frame = pd.concat(
+        pd.DataFrame({"unique_id": f"site-{n}", "ds": hours, "y": 50 + warm, "warmth": warm})
+        for n, warm in enumerate(warmth)
+    )
+    settings = {"rounds": 2, "data.known": "warmth", "output.dir": str(tmp_path)}
+    run = fedproto_app.run(frame, settings, method=method, nodes=1, workers=1, progress=False)
+    run.predictions()  # raises an error if these models have other errors than the run says
+    assert not [name for name in run.model("site-0").parameters if name.startswith("response")]
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
     """Make a small run on data with times, with state in the run's folder."""

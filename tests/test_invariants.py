@@ -15,7 +15,6 @@ from fedproto_app.experiments.invariants import (
     Invariant,
     SmallRuns,
     apart,
-    cannot_predict,
     cohorts_equal_their_clients,
     kept_models_predict,
     kills_change_nothing,
@@ -62,8 +61,6 @@ def _cases() -> Iterator[Any]:
         for method in methods_of(task):
             is_listed = TASK_OF_LEARNER[part_of(METHODS[method], "learner", task)] == task
             for invariant in INVARIANTS:
-                if invariant is kept_models_predict and cannot_predict(task, method):
-                    continue
                 is_soon = is_listed and method in soon.get(invariant, PAPERS)
                 marks = [] if is_soon else [pytest.mark.exhaustive]
                 name = f"{task}-{method}-{invariant.__name__}"
@@ -78,7 +75,10 @@ def test_it_holds_for_every_method(
     # Invariants of a method share runs if the same process checks them.
     name = f"{task}-{method}-remembered" if remembered else f"{task}-{method}"
     folder = tmp_path_factory.getbasetemp() / name
-    deviation = invariant(SmallRuns(task, method, folder, **SHORTER[task], **remembered))
+    runs = SmallRuns(task, method, folder, **SHORTER[task], **remembered)
+    if invariant is kept_models_predict and runs.cannot_predict:
+        return
+    deviation = invariant(runs)
     assert deviation.held, deviation
 
 

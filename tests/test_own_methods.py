@@ -49,7 +49,7 @@ def numbers(runs: SmallRuns, label: str, **changes: Any) -> np.ndarray:
 def test_the_invariants_hold(tmp_path: Path, method: str) -> None:
     """One invariant: a killed and resumed run ends the same."""
     runs = SmallRuns("forecasting", method, tmp_path, rounds=2)
-    deviations = {name: check(runs) for name, check in invariants_of("forecasting").items()}
+    deviations = {name: check(runs) for name, check in invariants_of(runs).items()}
     assert {name: deviation for name, deviation in deviations.items() if not deviation.held} == {}
 
 

@@ -40,7 +40,7 @@ def test_it_is_short(programs: dict[str, str]) -> None:
 )
 def test_the_invariants_hold(tmp_path: Path, task: str) -> None:
     runs = SmallRuns(task, BABU, tmp_path, **{"rounds": 2, "fedbabu.tuning-epochs": 1})
-    deviations = {name: check(runs) for name, check in invariants_of(task).items()}
+    deviations = {name: check(runs) for name, check in invariants_of(runs).items()}
     assert {name: deviation for name, deviation in deviations.items() if not deviation.held} == {}
     losses = [line["loss"]["total"] for line in read_rounds(runs.run("one-node", 1))]
     assert losses[-1] != losses[0]

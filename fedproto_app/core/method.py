@@ -154,7 +154,7 @@ class Method:
     scaling: how labelled sequences are scaled if ``data.sequences.scaling`` is auto.
     check: raises `SettingsError` or ValueError for settings that the method cannot work with.
     needs_simulation: why sites with data of their own cannot run it, in words, "" if they can.
-    cannot_predict: why its kept models do not predict by themselves, in words, "" if they do.
+    cannot_predict: returns why kept models do not predict by themselves, in words, or "".
     joined_clients: for series whose clients see other clients' values: "package.module:function",
         which makes a node's clients: (settings, the node's series, all of the source) → `Shard`.
         If it is "", every client sees only its own values.

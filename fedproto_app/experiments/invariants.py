@@ -64,13 +64,15 @@ class SmallRuns:
     """Short runs of a method on a task, all in this process.
 
     changes: settings that override the task's small settings. Wrong ones raise `SettingsError`.
+    cannot_predict: why kept models do not predict by themselves, in words, or "".
     """
 
     def __init__(self, task: str, method: str, folder: Path, **changes: object) -> None:
         self.task, self.folder = task, folder
         small_settings = method_named(method).small
         self._table = {**small_run(task), **AT_ONCE, **small_settings, **changes, "method": method}
-        self._settings("none")
+        settings = self._settings("none")
+        self.cannot_predict = method_named(method).cannot_predict(settings)
 
     def state(self, label: str) -> Path:
         """Return the folder where the nodes of a run keep their state."""
@@ -188,21 +190,11 @@ _FOR_ALL_METHODS: Mapping[str, Invariant] = {
 }
 
 
-def invariants_of(task: str, method: str = "") -> Mapping[str, Invariant]:
-    """Return the invariants of a task in words, each with its check.
-
-    method: the method to check. Fewer invariants apply if its models cannot predict alone.
-    """
-    if method and cannot_predict(task, method):
+def invariants_of(runs: SmallRuns) -> Mapping[str, Invariant]:
+    """Return the invariants that apply to the method with these settings, in words, with checks."""
+    if runs.cannot_predict:
         return _FOR_ALL_METHODS
     return {**_FOR_ALL_METHODS, "what is reported is what predicts": kept_models_predict}
-
-
-def cannot_predict(task: str, method: str) -> str:
-    """Return why kept models of a short run cannot predict by themselves, or "" if they can."""
-    record = method_named(method)
-    small_settings = {**small_run(task), **record.small, "method": method}
-    return record.cannot_predict(settings_from(small_settings))
 
 
 # --- comparing --------------------------------------------------------------------------------

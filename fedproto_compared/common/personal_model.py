@@ -45,7 +45,11 @@ class PersonalModelLearner(Learner[ContextT, AnyTask]):
 
     def personal_model(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return v under w's names."""
-        return {n: parameters[PERSONAL + n] for n in parameters if self.is_shared(n)}
+        return {
+            name: parameters[PERSONAL + name]
+            for name in parameters
+            if self.is_shared(name) and PERSONAL + name in parameters
+        }
 
     def loss_of(self, model: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return the supervised loss of a model under w's names, [k]."""

@@ -15,12 +15,11 @@ import pytest
 import torch
 
 from fedproto_app.core.errors import DataError, FedProtoError
-from fedproto_app.core.methods import methods_of
+from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.data.clock import Clock
 from fedproto_app.data.scale import TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
 from fedproto_app.data.windows import carry_forward
-from fedproto_app.experiments.invariants import cannot_predict
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.serving import (
     ClientForecast,
@@ -35,6 +34,7 @@ from fedproto_app.serving import (
     reasons_for_gaps,
     write_csv,
 )
+from fedproto_app.settings import settings_from
 from fedproto_app.strategies.common.learner import make_learner
 from fedproto_app.tasks.forecasting.task import ForecastingTask
 from tests.helpers.local_grid import sequence_settings
@@ -73,7 +73,7 @@ WILD = {"rounds": 4, "optimizer.learning-rate": 0.3}  # early models are the bes
         *(
             (method, NEEDED_SETTINGS.get(method, {}))
             for method in methods_of("forecasting")
-            if not cannot_predict("forecasting", method)
+            if not METHODS[method].cannot_predict(settings_from({"method": method}))
         ),
         ("fedavg", WILD),
         ("apfl", WILD),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
 import fedproto_app
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.data.images.clients import ClientImages
-from fedproto_app.data.sequences.clients import ClientSequences
+from fedproto_app.data.sequences.clients import ClientSequences, resampled
 from fedproto_app.tasks.table import load_shard, small_run
 
 SITES = ("north", "south")
@@ -62,10 +64,40 @@ def test_sequences_are_shortened_and_scaled_like_those_of_their_client(
     assert tuple(table.columns) == CLASSES
     assert np.array(CLASSES)[table.to_numpy().argmax(axis=1)].tolist() == labels
     np.testing.assert_allclose(table.sum(axis=1), 1)
-    unequal = sequences.predict("south", [new[0], new[3][:12]])
-    np.testing.assert_allclose(unequal.iloc[0], table.iloc[0], rtol=1e-5)
+    short = np.stack([resampled(steps.astype(np.float32), 20) for steps in new])
+    np.testing.assert_allclose(sequences.predict("south", short), table, rtol=1e-4, atol=1e-6)
     unscaled = sequences.predict("north", list(new))  # everything lies far above this site's values
     assert (unscaled - table).abs().to_numpy().max() > 0.01
+
+
+@pytest.mark.parametrize("method", ["solo", "analytic", "fed-react"])
+def test_the_padding_of_other_sequences_changes_nothing(tmp_path: Path, method: str) -> None:
+    changes = {"data.sequences.scaling": "none", "keep": "best-validation"}
+    widths = {"model.width-factors": "1 0.5"} if method == "solo" else {}
+    run = made_run(tmp_path, "sequence-classification", method, **changes, **widths)
+    name, client = list(load_shard(run.settings, 0, 1).clients.items())[1]
+    assert isinstance(client, ClientSequences)
+    table = run.predict(name, client.test.values)
+    right = table.to_numpy().argmax(axis=1) == client.test.targets
+    assert right.mean() == pytest.approx(run.clients.set_index("client")["accuracy_kept"][name])
+    longer = np.pad(client.test.values[0], [(0, 40), (0, 0)], "edge")
+    beside = run.predict(name, [longer, *client.test.values]).iloc[1:]
+    np.testing.assert_allclose(beside, table, rtol=1e-4, atol=1e-6)
+
+
+def test_without_its_encoder_a_head_predicts_nothing(tmp_path: Path) -> None:
+    run = made_run(tmp_path, "sequence-classification", "fed-react")
+    for file in tmp_path.rglob("first-phase.safetensors"):
+        file.unlink()
+    with pytest.raises(FedProtoError, match=r"its kept model lacks 'encoder\."):
+        run.predict(run.clients["client"][0], [np.zeros((5, 2))])
+
+
+def test_a_copied_run_reads_its_data_again(sequences: fedproto_app.Run) -> None:
+    new, _ = slopes(np.random.default_rng(1), 1, 2)
+    table = sequences.predict("south", list(new))
+    copied = pickle.loads(pickle.dumps(sequences))
+    pd.testing.assert_frame_equal(copied.predict("south", list(new)), table)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +135,13 @@ def test_images_are_classified_as_in_the_run(tmp_path: Path) -> None:
         labels = np.concatenate([stage.test.labels for stage in client.stages])
         predicted = run.predict(name, pixels).to_numpy().argmax(axis=1)
         assert (predicted == labels).mean() == pytest.approx(accuracy[name])
-    for wrong in (pixels.astype(float), pixels[:, 0], pixels[:0], [pixels[0], pixels[0, :, 1:]]):
-        with pytest.raises(DataError, match="the images"):
+    for wrong, message in (
+        (pixels.astype(float), r"are float64 \[\d+, 1, 8, 8\], expected uint8 \[n, 1, 8, 8\]"),
+        (pixels[:, 0], r"are uint8 \[\d+, 8, 8\], expected"),
+        ([pixels[0], pixels[0, :, 1:]], "the images: expected an array, got parts of different"),
+        (pixels[:0], "there is no image"),
+    ):
+        with pytest.raises(DataError, match=message):
             run.predict(name, wrong)
 
 

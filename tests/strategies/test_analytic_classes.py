@@ -953,7 +953,7 @@ def test_clusters_and_guesses_hold_the_invariants(
     task = "sequence-classification"
     changes = GUESSED if guesses else {**RENAMED, "analytic.sharing": "clustered"}
     runs = SmallRuns(task, "analytic", tmp_path, **changes)
-    deviation = invariants_of(task, "analytic")[invariant](runs)
+    deviation = invariants_of(runs)[invariant](runs)
     assert deviation.held, deviation
     for folder in (tmp_path / "runs").iterdir():
         if guesses:

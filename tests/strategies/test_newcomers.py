@@ -81,7 +81,7 @@ def test_every_method_gives_each_newcomer_a_finite_error(
 def test_the_invariants_hold_with_newcomers(tmp_path: Path, method: str) -> None:
     traffic(tmp_path, DAYS)
     runs = runs_of(method, tmp_path, rounds=2)
-    for words, invariant in invariants_of("forecasting", method).items():
+    for words, invariant in invariants_of(runs).items():
         deviation = invariant(runs)
         assert deviation.held, (words, deviation)
 

@@ -164,9 +164,8 @@ def _kept_parameters(node_dir: Path, client: str, settings: Settings) -> dict[st
     if client not in store.kept_clients():
         raise FedProtoError(f"{node_dir}: no kept model of client {client!r}")
     client_settings = settings.of_client(client)
-    return kept_model(
-        store, client, make_learner(client_settings, ForecastingTask(client_settings))
-    )
+    task, method_round = ForecastingTask(client_settings), settings.pretraining_rounds + 1
+    return kept_model(store, client, make_learner(client_settings, task, method_round))
 
 
 def series_of(settings: Settings, clients: Iterable[str]) -> dict[str, ClientSeries]:

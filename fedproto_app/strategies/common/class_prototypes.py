@@ -34,7 +34,7 @@ def needs_prototypes(settings: RunSettings, inference: str) -> str:
     if task_record(settings.task).forecasts or inference == "head":
         return ""
     return (
-        "the prototypes that predict its classes are not kept; a run with "
+        "the prototypes that predict classes are not kept; a run with "
         f"{settings.method}.inference = 'head' keeps all that it predicts with"
     )
 

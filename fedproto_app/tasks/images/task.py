@@ -231,7 +231,9 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
 
     def stored(self, client: ClientImages, samples: NewSamples) -> tuple[Tensor, None]:
         pixels = as_array(samples, "the images")
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != self.shape.inputs or not len(pixels):
+        if not len(pixels):
+            raise DataError("there is no image to predict for")
+        if pixels.dtype != np.uint8 or pixels.shape[1:] != self.shape.inputs:
             raise DataError(
                 f"the images are {pixels.dtype} {list(pixels.shape)}, expected uint8 "
                 f"[n, {', '.join(map(str, self.shape.inputs))}]"

@@ -56,7 +56,7 @@ def test_each_for_itself_sends_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["kindred", "fedavg"])
 def test_the_invariants_hold(tmp_path: Path, method: str) -> None:
     runs = SmallRuns("forecasting", method, tmp_path, **CHANGES, rounds=2)
-    for words, invariant in invariants_of("forecasting").items():
+    for words, invariant in invariants_of(runs).items():
         if "report" not in words:
             deviation = invariant(runs)
             assert deviation.held, (words, deviation)
