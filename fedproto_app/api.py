@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 from rich.console import Console
 
 from fedproto_app.core.endings import removed_if_empty, shown
-from fedproto_app.core.errors import FederationError, FedProtoError, SettingsError
+from fedproto_app.core.errors import FederationError, FedProtoError, SettingsError, did_you_mean
 from fedproto_app.core.loading import is_code, look_here_for_users_code
 from fedproto_app.core.tasks import task_record
 from fedproto_app.experiments.run_settings import (
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 Config = str | Path | Mapping[str, object] | None
 _FRAMES = "frames"  # in the folder of the runs
+_SHOWN_NAMES = 10  # of clients in a message
 
 
 def run(
@@ -387,7 +388,12 @@ class Run:
                     client, folder.name, parameters, record.scale, record.metrics, record.kept_round
                 )
                 return model, task
-        raise FedProtoError(f"{self.path}: no kept model of client {client!r}")
+        trained = read_clients(self.path).clients
+        near = did_you_mean(str(client), trained)
+        raise FedProtoError(
+            f"{self.path}: no kept model of client {client!r}; {near}there are models of "
+            f"{', '.join(trained[:_SHOWN_NAMES])}{' …' * (len(trained) > _SHOWN_NAMES)}"
+        )
 
     def predictions(self) -> DataFrame:
         """Return the test predictions of every client with a kept model, with intervals.

@@ -36,6 +36,7 @@ from fedproto_app.report.runs import (
     Run,
     group_runs,
     read_clients,
+    read_rounds,
     read_run,
     write_lines,
 )
@@ -362,6 +363,7 @@ def _answer(plan: Plan, folder: Path) -> Trial:
                 f"the 95% intervals held {coverage:.0%} of the test values, the mean over clients"
             )
             warnings = [*warnings, words]
+    warnings = [*warnings, *(f"left out: {line}" for line in left_out(runs))]
     write_lines(folder / DATA_WARNINGS, warnings)
     write_lines(folder / PROVISOS, plan.provisos)
     write_report(runs, report, plan.notes)
@@ -377,6 +379,21 @@ def _answer(plan: Plan, folder: Path) -> Trial:
     if plan.target:
         verdict = f"Forecasting {plan.target}. {verdict}"
     return Trial(folder, verdict, scores, report, forecast, warnings)
+
+
+def left_out(runs: Sequence[Run]) -> list[str]:
+    """Return a line for each client, or for clients with the same reason, that no run evaluated."""
+    from fedproto_app.report.check.findings import refusals
+
+    metrics = report_for(runs[0].task).metrics
+    evaluated = {client for run in runs for client in client_errors(run, metrics)}
+    reasons = {
+        refusal["client"] or f"node {refusal['node']}": refusal["reason"]
+        for run in runs
+        for line in read_rounds(run.folder)
+        for refusal in line["refused"]
+    }
+    return refusals({name: why for name, why in reasons.items() if name not in evaluated})
 
 
 def _scores(plan: Plan, runs_of_rows: Mapping[str, Sequence[Run]]) -> list[Score]:
@@ -638,7 +655,7 @@ def _sequence_facts(data: DataSettings) -> tuple[int, str, int, str, list[str]]:
     if not pool.classes:
         raise DataError(
             f"{data.path}: the targets are real numbers, for which there is no closed form; "
-            "fedproto run --set task=sequence-regression --set method=fed-react trains models"
+            "fedproto data check prints the command that trains models"
         )
     clients = 0 if pool.clients is None else len(np.unique(pool.clients))
     words = f"{len(pool.sequences)} sequences of {len(pool.classes)} classes"

@@ -33,7 +33,7 @@ def learning_faults(run: Run) -> list[str]:
             f"training diverged: the validation MSE is {squared[-1]:,.0f} times the variance of "
             "the train values; a smaller optimizer.learning-rate may help"
         )
-    elif min(errors[1:]) > errors[0] * (1 - _LEAST_GAIN):
+    elif errors[0] > 0 and min(errors[1:]) > errors[0] * (1 - _LEAST_GAIN):
         faults.append(
             f"no progress: the validation error of round 1, {errors[0]:.4g}, did not fall in "
             f"{len(errors)} evaluations; another optimizer.learning-rate may help"

@@ -151,7 +151,8 @@ class Progress:
                 f"[yellow]round {number}: {record['answered']} of {record['asked']} nodes answered"
             )
         for reply in record["refused"]:
-            refusal = escape(f"node {reply['node']}, client {reply['client']}: {reply['reason']}")
+            client = f", client {reply['client']}" if reply["client"] else ""
+            refusal = escape(f"node {reply['node']}{client}: {reply['reason']}")
             self._console.print(f"[yellow]round {number}: refused {refusal}", soft_wrap=True)
 
 

@@ -300,11 +300,13 @@ def _right(chosen: Candidate) -> str:
     federated, local = _mean_errors_of_both(chosen)
     gain = chosen.gain
     level = len(gain.ratios) - gain.better - gain.worse
-    kinds = {"gain": gain.better, "lose": gain.worse, "stay level": level}
-    sides = [f"{number} {kind}" for kind, number in kinds.items() if number]
+    verbs = {("gains", "gain"): gain.better, ("loses", "lose"): gain.worse}
+    verbs["stays level", "stay level"] = level
+    sides = [f"{n} {forms[0 if n == 1 else 1]}" for forms, n in verbs.items() if n]
+    clients = len(chosen.compared)
     return (
-        f"{1 - federated:.1%} instead of {1 - local:.1%} are right, the mean over "
-        f"{len(chosen.compared)} clients: {', '.join(sides)}"
+        f"{1 - federated:.1%} of the answers are right instead of {1 - local:.1%}, the mean over "
+        f"{clients} {'client' if clients == 1 else 'clients'}, of which {enumerated(sides)}"
     )
 
 

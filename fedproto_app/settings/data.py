@@ -372,7 +372,7 @@ class DataSettings(Section):
         NAMES,
     )
     corrupt_images: Literal["refuse", "skip"] = setting(
-        "refuse", "whether an unreadable image ends the run or is left out"
+        "refuse", "whether a client with an unreadable image is refused, or the image left out"
     )
     synthetic: SyntheticSettings = SyntheticSettings()
     partition: PartitionSettings = PartitionSettings()

@@ -227,6 +227,8 @@ def as_array(values: Any, name: str) -> NDArray[np.generic]:
         return np.asarray(values)
     except ValueError:
         raise DataError(f"{name}: expected an array, got parts of different shapes") from None
+    except RuntimeError as error:  # a tensor that needs a gradient, or on another device
+        raise DataError(f"{name}: {error}") from None
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> list[float]:

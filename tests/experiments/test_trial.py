@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+import fedproto_app
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.methods import METHODS
 from fedproto_app.data.series import ClientSeries
@@ -26,11 +27,12 @@ from fedproto_app.experiments.trial import (
     Plan,
     Trial,
     Wishes,
+    left_out,
     plan_of,
     try_plan,
 )
 from fedproto_app.report.page.document import render
-from fedproto_app.report.runs import find_runs, group_runs
+from fedproto_app.report.runs import find_runs, group_runs, read_run
 from fedproto_app.report.taking_part import taking_part
 from fedproto_app.settings import DataSettings
 from fedproto_app.settings.choice import text_of
@@ -240,6 +242,22 @@ def test_images_are_dealt_by_their_sites_and_never_to_invented_clients(tmp_path:
     with pytest.raises(DataError, match="name no clients; --clients 10"):
         plan(tmp_path / "scans" / "north")
     assert plan(tmp_path / "scans" / "north", clients=4).settings["data.partition.clients"] == 4
+
+
+def test_a_corrupt_image_leaves_out_its_client_alone(tmp_path: Path) -> None:
+    folder = images(tmp_path)
+    (folder / "north" / "red" / "0.png").write_bytes(b"broken")
+    settings = {
+        **plan(folder).settings,
+        "data.path": str(folder),
+        "data.partition.scheme": "given",
+        "analytic.features": 1,
+        "output.dir": str(tmp_path / "runs"),
+    }
+    run = fedproto_app.run(settings, method="analytic", nodes=1, workers=1, progress=False)
+    assert run.clients["client"].tolist() == ["east", "south"]
+    (line,) = left_out([read_run(run.path)])
+    assert line.startswith("north: scans/north/red/0.png: not a JPEG, PNG or BMP image (1 corrupt")
 
 
 @pytest.mark.exhaustive

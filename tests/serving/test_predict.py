@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import fedproto_app
@@ -66,6 +67,8 @@ def test_sequences_are_shortened_and_scaled_like_those_of_their_client(
     np.testing.assert_allclose(table.sum(axis=1), 1)
     short = np.stack([resampled(steps.astype(np.float32), 20) for steps in new])
     np.testing.assert_allclose(sequences.predict("south", short), table, rtol=1e-4, atol=1e-6)
+    flat = sequences.predict("south", new[:, :, 0].tolist())  # with one value a step
+    pd.testing.assert_frame_equal(flat, table)
     unscaled = sequences.predict("north", list(new))  # everything lies far above this site's values
     assert (unscaled - table).abs().to_numpy().max() > 0.01
 
@@ -103,12 +106,13 @@ def test_a_copied_run_reads_its_data_again(sequences: fedproto_app.Run) -> None:
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([np.zeros((5, 2))], r"sequence 0 is float64 \[5, 2\], expected numbers \[T, 1\]"),
-        ([np.zeros((5, 1)), np.zeros(5)], r"sequence 1 is float64 \[5\], expected numbers"),
+        ([np.zeros((5, 2))], r"sequence 0 is float64 \[5, 2\], expected a list .* \[T, 1\]"),
+        ([np.zeros((5, 1)), np.array(5)], r"sequence 1 is int64 \[\], expected a list"),
         ([np.array([["a"]])], "sequence 0 is <U1"),
-        ([np.array([[np.nan]])], "sequence 0: a value is not finite"),
-        ([np.array([[1e300]])], "sequence 0: a value is not finite"),
-        ([np.zeros((0, 1))], "sequence 0: it has no steps"),
+        ([np.array([[0], [np.nan]])], "sequence 0: value 0 of step 1 is not finite"),
+        ([np.array([[1e300]])], "sequence 0: value 0 of step 0 is not finite"),
+        ([np.zeros((0, 1))], "sequence 0 has no steps"),
+        ([torch.zeros(5, 1, requires_grad=True)], "sequence 0: .* requires grad"),
         ([[[1], [1, 2]]], "sequence 0: expected an array, got parts of different shapes"),
         ([], "there is no sequence"),
     ],
@@ -121,8 +125,8 @@ def test_sequences_that_do_not_fit_are_refused(
 
 
 def test_a_client_without_a_model_is_refused(sequences: fedproto_app.Run) -> None:
-    with pytest.raises(FedProtoError, match="no kept model of client 'east'"):
-        sequences.predict("east", [np.zeros((5, 1))])
+    with pytest.raises(FedProtoError, match=r"client 'est'; .*there are models of north, south$"):
+        sequences.predict("est", [np.zeros((5, 1))])
 
 
 def test_images_are_classified_as_in_the_run(tmp_path: Path) -> None:
@@ -135,8 +139,11 @@ def test_images_are_classified_as_in_the_run(tmp_path: Path) -> None:
         labels = np.concatenate([stage.test.labels for stage in client.stages])
         predicted = run.predict(name, pixels).to_numpy().argmax(axis=1)
         assert (predicted == labels).mean() == pytest.approx(accuracy[name])
+    whole = run.predict(name, pixels.astype(int).tolist())
+    pd.testing.assert_frame_equal(whole, run.predict(name, pixels))
     for wrong, message in (
-        (pixels.astype(float), r"are float64 \[\d+, 1, 8, 8\], expected uint8 \[n, 1, 8, 8\]"),
+        (pixels.astype(float), r"are float64 \[\d+, 1, 8, 8\], expected uint8 .* \[n, 1, 8, 8\]"),
+        (pixels.astype(int) + 255, r"are int64 \[\d+, 1, 8, 8\], expected uint8 from 0 to 255"),
         (pixels[:, 0], r"are uint8 \[\d+, 8, 8\], expected"),
         ([pixels[0], pixels[0, :, 1:]], "the images: expected an array, got parts of different"),
         (pixels[:0], "there is no image"),

@@ -7,9 +7,9 @@ Sequences of any lengths are stored one after the other:
 - label: [n]. subject or client: [n] texts or integers, optional, the client of each sequence.
 - group: [n] texts or integers, optional, the true group of that client. flagged: not read.
 
-Sequences of equal length are stored as x [n, T, d] and y [n], with client and group as above. Or
-they are x_train, y_train, x_test and y_test, with client_train and client_test, group_train and
-group_test.
+Sequences of equal length are stored as x [n, T, d] and y [n], with client and group as above. With
+one value a step, x may be [n, T]. Or they are x_train, y_train, x_test and y_test, with
+client_train and client_test, group_train and group_test.
 
 If labels are integers or texts, each is a class, in ascending order. Real numbers are targets.
 """
@@ -130,6 +130,10 @@ def _pieces(archive: Archive) -> list[NDArray[np.float32]]:
 
 
 def _rows(archive: Archive, name: str) -> list[NDArray[np.float32]]:
+    """Return the sequences of an array [n, T, d], or [n, T] if a step has one value."""
+    shape, _ = archive.header(name)
+    if len(shape) == 2:
+        return list(_numbers(archive, name, "[n, T]", 2)[:, :, None])
     return list(_numbers(archive, name, "[n, T, d]", 3))
 
 
@@ -184,7 +188,10 @@ def _fit(candidate: Candidate) -> Fit:
     name = _equally_long(candidate)
     if not name:
         return Fit.NONE
-    (_, height, width), dtype = arrays[name]
+    shape, dtype = arrays[name]
+    if len(shape) == 2:
+        return Fit.STRONG
+    _, height, width = shape
     is_image = dtype == np.uint8 and width >= _NARROWEST_IMAGE
     if name == "x":  # without a split, as is usual for sequences
         is_image &= height >= _NARROWEST_IMAGE and max(height, width) <= 4 * min(height, width)
@@ -192,9 +199,14 @@ def _fit(candidate: Candidate) -> Fit:
 
 
 def _equally_long(candidate: Candidate) -> str:
-    """Return the name of the first array of sequences [n, T, d], or "" if there is none."""
+    """Return the name of the first array of sequences, or "" if there is none.
+
+    It is [n, T, d], or [n, T] beside an array of labels.
+    """
     name = next((name for name in ("x", "x_train") if name in candidate.arrays), "")
-    return name if name and len(candidate.arrays[name][0]) == 3 else ""
+    axes = len(candidate.arrays[name][0]) if name else 0
+    has_labels = name.replace("x", "y") in candidate.arrays
+    return name if axes == 3 or (axes == 2 and has_labels) else ""
 
 
 def _reading(candidate: Candidate, _: Answers) -> Reading:
@@ -202,7 +214,8 @@ def _reading(candidate: Candidate, _: Answers) -> Reading:
     notes: tuple[str, ...] = ()
     if "points" not in candidate.arrays:
         name = _equally_long(candidate)
-        (count, steps, dimensions), dtype = candidate.arrays[name]
+        (count, steps, *width), dtype = candidate.arrays[name]
+        dimensions = width[0] if width else 1
         if steps == dimensions >= _NARROWEST_IMAGE:
             notes = (
                 f"{name} is read as {count} sequences of {steps} steps with {dimensions} values "

@@ -84,7 +84,7 @@ def make_image_clients(
 ) -> tuple[dict[str, ClientImages], dict[str, str]]:
     """Return the clients of these holdings with their pixels, and why some cannot take part.
 
-    Raises `DataError` for a corrupt image, unless `data.corrupt-images` says to skip it.
+    A client with a corrupt image is refused, unless `data.corrupt-images` says to skip it.
     """
     train = _Loaded(pool.train, [holding.trained for holding in holdings], settings)
     test = _Loaded(pool.test, [holding.tested for holding in holdings], settings)
@@ -92,11 +92,11 @@ def make_image_clients(
     refused: dict[str, str] = {}
     for holding in holdings:
         client = _client(holding, train, test, pool)
-        reason = why_refused(client.stages, settings.partition)
-        if reason is None:
-            clients[client.name] = client
-        else:
+        fault = train.fault_of(holding.trained) or test.fault_of(holding.tested)
+        if reason := fault or why_refused(client.stages, settings.partition):
             refused[client.name] = reason
+        else:
+            clients[client.name] = client
     return clients, refused
 
 
@@ -113,7 +113,10 @@ def images_at(
     split: ImageSplit, places: NDArray[np.int64], settings: DataSettings
 ) -> LabelledImages:
     """Return the images at these places of a split. Corrupt ones are left out if set so."""
-    return _Loaded(split, [places], settings).take(places)
+    loaded = _Loaded(split, [places], settings)
+    if fault := loaded.fault_of(places):
+        raise DataError(fault)
+    return loaded.take(places)
 
 
 def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSettings) -> str | None:
@@ -131,25 +134,26 @@ def why_refused(stages: Sequence[ImageStage | Stage], settings: PartitionSetting
 
 
 class _Loaded:
-    """The pixels of those images of a split that some client holds. Each is decoded once.
-
-    If images are corrupt and may not be skipped, raises a `DataError` that names the first.
-    """
+    """The pixels of those images of a split that some client holds. Each is decoded once."""
 
     def __init__(
         self, split: ImageSplit, requests: Sequence[NDArray[np.int64]], settings: DataSettings
     ) -> None:
-        self._split = split
+        self._split, self._refuses = split, settings.corrupt_images == "refuse"
         self._positions = np.unique(np.concatenate(requests)) if requests else np.empty(0, np.int64)
         loaded = split.load(self._positions)
         self._pixels = loaded.pixels
         self.corrupt = {int(self._positions[row]): why for row, why in loaded.corrupt.items()}
-        if self.corrupt and settings.corrupt_images == "refuse":
-            position, reason = next(iter(self.corrupt.items()))
-            raise DataError(
-                f"{split.names[position]}: {reason} ({len(self.corrupt)} corrupt in all; "
-                "data.corrupt-images = 'skip' leaves them out)"
-            )
+
+    def fault_of(self, positions: NDArray[np.int64]) -> str | None:
+        """Return which of these images are corrupt, or None if none is or they may be skipped."""
+        corrupt = [position for position in positions.tolist() if position in self.corrupt]
+        if not corrupt or not self._refuses:
+            return None
+        return (
+            f"{self._split.names[corrupt[0]]}: {self.corrupt[corrupt[0]]} ({len(corrupt)} corrupt "
+            "in all; data.corrupt-images = 'skip' leaves them out)"
+        )
 
     def take(self, positions: NDArray[np.int64]) -> LabelledImages:
         """Return the images at these positions of the split, without the corrupt ones."""

@@ -233,10 +233,13 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
         pixels = as_array(samples, "the images")
         if not len(pixels):
             raise DataError("there is no image to predict for")
+        if pixels.dtype.kind == "i" and pixels.min() >= 0 and pixels.max() <= 255:
+            pixels = pixels.astype(np.uint8)
         if pixels.dtype != np.uint8 or pixels.shape[1:] != self.shape.inputs:
             raise DataError(
-                f"the images are {pixels.dtype} {list(pixels.shape)}, expected uint8 "
-                f"[n, {', '.join(map(str, self.shape.inputs))}]"
+                f"the images are {pixels.dtype} {list(pixels.shape)}, expected uint8 from 0 to "
+                f"255, [n, {', '.join(map(str, self.shape.inputs))}] (n images, channels, height, "
+                "width)"
             )
         return self._stacked([pixels]), None
 

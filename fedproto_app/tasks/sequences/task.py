@@ -212,15 +212,21 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
         sequences = []
         for number, sample in enumerate(samples):
             steps = as_array(sample, f"sequence {number}")
+            if steps.ndim == dimensions == 1:
+                steps = steps[:, None]
             if steps.dtype.kind not in "iuf" or steps.ndim != 2 or steps.shape[1] != dimensions:
                 raise DataError(
-                    f"sequence {number} is {steps.dtype} {list(steps.shape)}, expected numbers "
-                    f"[T, {dimensions}]"
+                    f"sequence {number} is {steps.dtype} {list(steps.shape)}, expected a list of "
+                    f"sequences, each of numbers [T, {dimensions}]"
                 )
             steps = float32_steps(steps)
-            if not len(steps) or not np.isfinite(steps).all():
-                fault = "a value is not finite" if len(steps) else "it has no steps"
-                raise DataError(f"sequence {number}: {fault}")
+            if not len(steps):
+                raise DataError(f"sequence {number} has no steps")
+            if not np.isfinite(steps).all():
+                step, dimension = np.argwhere(~np.isfinite(steps))[0].tolist()
+                raise DataError(
+                    f"sequence {number}: value {dimension} of step {step} is not finite"
+                )
             sequences.append(client.scaled(resampled(steps, longest)))
         if not sequences:
             raise DataError("there is no sequence to predict for")

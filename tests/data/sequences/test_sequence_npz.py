@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedproto_app.core.errors import DataError
+from fedproto_app.data.recognition import reading_of
 from fedproto_app.data.sequences.pool import SequencePool
 from tests.data.sequences.made_sequences import sequences_of
 from tests.helpers.real_data import real_data
@@ -57,6 +58,14 @@ def test_rows_with_texts_as_labels_or_numbers_as_targets(tmp_path: Path) -> None
     assert pool.targets.dtype == np.float64
 
 
+def test_rows_with_one_value_a_step(tmp_path: Path) -> None:
+    pool = read(tmp_path, ROWS, x=np.arange(6.0).reshape(3, 2))
+    assert [steps.tolist() for steps in pool.sequences] == [[[0], [1]], [[2], [3]], [[4], [5]]]
+    assert reading_of(tmp_path / "x.npz").source == "sequence-npz"
+    np.savez(tmp_path / "series.npz", x=np.arange(6.0))
+    assert reading_of(tmp_path / "series.npz").source == "npz"
+
+
 @pytest.mark.parametrize("client", ["client", "subject"])
 def test_clients_and_groups(tmp_path: Path, client: str) -> None:
     labels = {client: np.array([7, 8, 7]), "group": np.array(["l", "r", "l"])}
@@ -86,7 +95,7 @@ def test_a_split_of_its_own(tmp_path: Path) -> None:
         (ROWS, {"y": np.array([True, False, True])}, "array 'y' holds bool, expected integers or"),
         (ROWS, {"y": np.array([0.0, np.inf, 1])}, "sequence 1 has the target inf"),
         (ROWS, {"y": np.array([{}, {}, {}])}, "pickled Python objects"),
-        (ROWS, {"x": np.zeros((3, 4))}, r"array 'x' has shape \(3, 4\), expected \[n, T, d\]"),
+        (ROWS, {"x": np.zeros(3)}, r"array 'x' has shape \(3,\), expected \[n, T, d\]"),
         (ROWS, {"x": np.zeros((3, 0, 2))}, r"has shape \(3, 0, 2\), expected"),
         (ROWS, {"x": np.array([[["a"]]])}, "array 'x' holds <U1, not numbers"),
         (ROWS, {"x": np.full((3, 4, 2), 1e39)}, "sequence 0: dimension-1 at step 0 is inf"),
