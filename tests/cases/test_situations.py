@@ -5,6 +5,7 @@ Proxies are in tests/ops/test_superlink.py. docs/reliability.md has what was tri
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 import tempfile
@@ -148,6 +149,19 @@ def test_a_run_that_learned_nothing_says_so(
     faults = learning_faults(read_run(folder.path))
     assert len(faults) == len(signs)
     assert all(fault.startswith(sign) for fault, sign in zip(faults, signs, strict=True))
+
+
+def test_without_an_error_from_the_start_there_is_nothing_to_learn(tmp_path: Path) -> None:
+    folder, _ = run_small(tmp_path, "classification", method="solo", rounds=4)
+    file = folder.path / "rounds.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    errors = [0.0, 0.01, 0.02, 0.01]
+    changed = [
+        json.dumps({**line, "validation_error": error})
+        for line, error in zip(lines, errors, strict=True)
+    ]
+    file.write_text("".join(f"{line}\n" for line in changed))
+    assert not any("no progress" in fault for fault in learning_faults(read_run(folder.path)))
 
 
 # --- a user's code that raises --------------------------------------------------------------

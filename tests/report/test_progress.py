@@ -84,10 +84,14 @@ def test_the_time_left_follows_the_last_rounds_not_the_slow_first() -> None:
 
 
 def test_missing_and_refused_replies_are_told() -> None:
-    refused = [{"node": "n1", "client": "a[0]", "reason": "prototype has NaN"}]
+    refused = [
+        {"node": "n1", "client": "a[0]", "reason": "prototype has NaN"},
+        {"node": "n2", "client": "", "reason": "no reply"},
+    ]
     text = shown([round_record(3, answered=1, refused=refused)])
     assert "round 3: 1 of 2 nodes answered\n" in text
     assert "round 3: refused node n1, client a[0]: prototype has NaN\n" in text
+    assert "round 3: refused node n2: no reply\n" in text
 
 
 def test_on_a_terminal_the_bar_moves_and_is_gone_at_the_end() -> None:
