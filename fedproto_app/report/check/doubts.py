@@ -509,8 +509,11 @@ def doubts_about_images(pool: ImagePool) -> list[str]:
     return notes
 
 
+_MOST_WHOLE = 20  # different targets that are whole numbers. More are hardly classes
+
+
 def doubts_about_sequences(pool: SequencePool) -> list[str]:
-    """Return the doubts about the classes of sequences, and about sensors that never change."""
+    """Return the doubts about the targets and axes of sequences, and sensors that never change."""
     names = np.zeros(len(pool.sequences), int) if pool.clients is None else pool.clients
     low, high = (
         np.stack([reduce(steps, axis=0) for steps in pool.sequences]) for reduce in (np.min, np.max)
@@ -528,4 +531,15 @@ def doubts_about_sequences(pool: SequencePool) -> list[str]:
         + ": is the sensor dead?"
         for dimension, clients in dead.items()
     ]
+    longest, targets = max(map(len, pool.sequences)), np.unique(pool.targets)
+    if longest < len(pool.dimensions):
+        lines.append(
+            f"the longest sequence has {longest} steps of {len(pool.dimensions)} values: are the "
+            "two axes swapped?"
+        )
+    if not pool.classes and len(targets) <= _MOST_WHOLE and (targets == targets.round()).all():
+        lines.append(
+            f"the targets are {len(targets)} whole numbers, saved as real ones: if they are "
+            "classes, save them as integers"
+        )
     return [*doubts_about_classes(pool.classes), *lines]

@@ -269,3 +269,18 @@ def test_a_sensor_that_never_changes_for_anyone() -> None:
     steps[..., 1] = 3
     pool = SequencePool(("x", "y"), ("a", "b"), list(steps), np.array([0, 1] * 3))
     assert doubts_about_sequences(pool) == ["y never changes: is the sensor dead?"]
+
+
+def test_axes_and_targets_that_may_not_mean_what_they_seem_to() -> None:
+    steps = np.random.default_rng(0).normal(size=(6, 3, 5)).astype(np.float32)
+    names = tuple("abcde")
+    [line] = doubts_about_sequences(
+        SequencePool(names, ("no", "yes"), list(steps), np.arange(6) % 2)
+    )
+    assert line == "the longest sequence has 3 steps of 5 values: are the two axes swapped?"
+    long = [np.repeat(sequence, 2, axis=0) for sequence in steps]
+    [line] = doubts_about_sequences(SequencePool(names, (), long, np.array([0.0, 1, 2] * 2)))
+    assert line.startswith("the targets are 3 whole numbers, saved as real ones: if they are cl")
+    assert doubts_about_sequences(SequencePool(names, (), long, np.linspace(0, 1, 6))) == []
+    many = SequencePool(names, (), long * 10, np.arange(60.0))
+    assert doubts_about_sequences(many) == []
