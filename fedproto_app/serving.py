@@ -239,21 +239,22 @@ def _state_folder(folder: Path) -> Path:
 def kept_model(store: ClientStore, client: str, learner: AnyLearner) -> dict[str, Tensor]:
     """Return the client's kept model, without the client axis.
 
-    The parameters that it predicts with have the task's names, also those of an encoder from a
-    first phase. The method's memory is included as ``memory/…``. Parameters that the client never
-    trained have their initial values. Raises `FedProtoError` if there is no kept model, or if parts
-    of it are missing.
+    The parameters that it predicts with have the task's names. An encoder from a first phase is
+    included, and the method's memory as ``memory/…``. Parameters that the client never trained have
+    their initial values. Raises `FedProtoError` if there is no kept model, or if parts of it are
+    missing.
     """
     if (tensors := store.read_kept(client)) is None:
         raise FedProtoError(f"client {client!r}: no kept model")
     stored = unflatten(tensors, "parameters") | unflatten(tensors, PERSONAL)
     parameters = learner.initial_parameters() | stored
     missing = [name for name in parameters if learner.is_shared(name) and name not in stored]
-    for name, value in store.read_first_phase().items():
-        if name.startswith(learner.task.encoder):
-            parameters.setdefault(name, value)
-    encoder = (n for n in learner.task.initial_parameters() if n.startswith(learner.task.encoder))
-    missing += [name for name in encoder if name not in parameters]
+    prefix = learner.task.encoder
+    if not any(name.startswith(prefix) for name in parameters):  # it is from a first phase, if any
+        first_phase = store.read_first_phase().items()
+        parameters |= {name: value for name, value in first_phase if name.startswith(prefix)}
+        encoder = (name for name in learner.task.initial_parameters() if name.startswith(prefix))
+        missing += [name for name in encoder if name not in parameters]
     if missing:
         raise FedProtoError(f"client {client!r}: its kept model lacks {missing[0]!r}")
     parameters |= {f"{MEMORY}/{name}": value for name, value in unflatten(tensors, MEMORY).items()}

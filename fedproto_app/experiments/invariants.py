@@ -150,7 +150,7 @@ def kills_change_nothing(runs: SmallRuns) -> Deviation:
 
 
 def kept_models_predict(runs: SmallRuns) -> Deviation:
-    """Compare the reported errors with those of the models that forecast and classify new data.
+    """Compare the reported errors with the errors of the models that predict for new data.
 
     Validation errors of methods that also learn from validation samples are of other models, so
     they are left out.

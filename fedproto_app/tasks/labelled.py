@@ -100,6 +100,8 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
 
         parameters: the client's model, without the client axis.
         """
+        if not hasattr(samples, "__len__"):
+            raise DataError(f"the samples are {samples!r}, expected an array or a list")
         values, lengths = self.stored(client, samples)
         model = {name: value.unsqueeze(0).to(self.device) for name, value in parameters.items()}
         return self.predict(model, self.encode_all(model, values, lengths))[0]

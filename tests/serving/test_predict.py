@@ -139,14 +139,15 @@ def test_images_are_classified_as_in_the_run(tmp_path: Path) -> None:
         labels = np.concatenate([stage.test.labels for stage in client.stages])
         predicted = run.predict(name, pixels).to_numpy().argmax(axis=1)
         assert (predicted == labels).mean() == pytest.approx(accuracy[name])
-    whole = run.predict(name, pixels.astype(int).tolist())
-    pd.testing.assert_frame_equal(whole, run.predict(name, pixels))
+    integers = pixels.astype(int).tolist()
+    pd.testing.assert_frame_equal(run.predict(name, integers), run.predict(name, pixels))
     for wrong, message in (
         (pixels.astype(float), r"are float64 \[\d+, 1, 8, 8\], expected uint8 .* \[n, 1, 8, 8\]"),
         (pixels.astype(int) + 255, r"are int64 \[\d+, 1, 8, 8\], expected uint8 from 0 to 255"),
         (pixels[:, 0], r"are uint8 \[\d+, 8, 8\], expected"),
         ([pixels[0], pixels[0, :, 1:]], "the images: expected an array, got parts of different"),
         (pixels[:0], "there is no image"),
+        (None, "the samples are None, expected an array or a list"),
     ):
         with pytest.raises(DataError, match=message):
             run.predict(name, wrong)

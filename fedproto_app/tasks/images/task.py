@@ -231,9 +231,9 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
 
     def stored(self, client: ClientImages, samples: NewSamples) -> tuple[Tensor, None]:
         pixels = as_array(samples, "the images")
-        if not len(pixels):
+        if not pixels.size:
             raise DataError("there is no image to predict for")
-        if pixels.dtype.kind == "i" and pixels.min() >= 0 and pixels.max() <= 255:
+        if pixels.dtype.kind in "iu" and pixels.min() >= 0 and pixels.max() <= 255:
             pixels = pixels.astype(np.uint8)
         if pixels.dtype != np.uint8 or pixels.shape[1:] != self.shape.inputs:
             raise DataError(

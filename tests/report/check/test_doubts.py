@@ -282,5 +282,4 @@ def test_axes_and_targets_that_may_not_mean_what_they_seem_to() -> None:
     [line] = doubts_about_sequences(SequencePool(names, (), long, np.array([0.0, 1, 2] * 2)))
     assert line.startswith("the targets are 3 whole numbers, saved as real ones: if they are cl")
     assert doubts_about_sequences(SequencePool(names, (), long, np.linspace(0, 1, 6))) == []
-    many = SequencePool(names, (), long * 10, np.arange(60.0))
-    assert doubts_about_sequences(many) == []
+    assert doubts_about_sequences(SequencePool(names, (), long * 10, np.arange(60.0))) == []
