@@ -277,7 +277,7 @@ def verdict(chosen: Candidate) -> list[str]:
     )
     medians = _medians(chosen, metrics)
     if metrics.is_accuracy:
-        sentences = [f"{lead}: with {label} {_right(chosen)}.", f"The {of_median}"]
+        sentences = [f"{lead}: with {label}, {_right(chosen)}.", f"The {of_median}"]
     else:
         sentences = [f"{lead}: with {label} the {of_median}", _client_counts(gain)]
     return [

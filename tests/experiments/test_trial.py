@@ -289,7 +289,7 @@ def test_every_file_gets_an_answer_about_its_clients(
     file = make(tmp_path)
     planned = plan(file, quick=True, windows=2 if make is wide else 1)
     trial = try_plan(planned, tmp_path / "runs", Console(file=printed, width=200))
-    assert re.search(r"\d of 3 clients|the mean over 3 clients: ", trial.verdict)
+    assert re.search(r"\d of 3 clients|the mean over 3 clients[:,] ", trial.verdict)
     assert len(trial.scores) == len(planned.rows)
     assert sum(score.best_for for score in trial.scores) == 3
     assert [score.title for score in trial.scores][-1] in ("last value", "most frequent class")

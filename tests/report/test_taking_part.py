@@ -89,7 +89,7 @@ def test_right_answers_are_stated_with_who_gains(tmp_path: Path) -> None:
     rival = make_classification_run(tmp_path / "b", (0.8,) * 6, **no_traffic)
     (sentence,) = sentences(together, rival)
     assert (
-        "with analytic (federated) 82.5% of the answers are right instead of 80.0%, the mean over "
+        "with analytic (federated), 82.5% of the answers are right instead of 80.0%, the mean over "
         "6 clients, of which 2 gain, 1 loses and 3 stay level" in sentence
     )
 
