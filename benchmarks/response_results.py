@@ -185,7 +185,7 @@ class Start:
                 "data.test-start": str(time),
             }
         )
-        self.shape = DataShape(known=series[0].columns)
+        self.shape = DataShape(columns=series[0].columns)
         self.task = ForecastingTask(self.settings, self.shape)
         self.kindred, self.ridge = (learner_of(self.settings, name) for name in (KINDRED, RIDGE))
         scales = [scale_of(client, self.settings.data) for client in self.series]

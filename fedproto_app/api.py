@@ -20,7 +20,6 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 from rich.console import Console
 
 from fedproto_app.core.endings import removed_if_empty, shown
-from fedproto_app.core.errors import FederationError, FedProtoError, SettingsError, did_you_mean
+from fedproto_app.core.errors import FederationError, FedProtoError, SettingsError
 from fedproto_app.core.loading import is_code, look_here_for_users_code
 from fedproto_app.core.tasks import task_record
 from fedproto_app.experiments.run_settings import (
@@ -55,13 +54,10 @@ if TYPE_CHECKING:
 
     from fedproto_app.data.clock import Clock
     from fedproto_app.data.series import ClientSeries
-    from fedproto_app.data.shard import Shard
     from fedproto_app.tasks.labelled import NewSamples
-    from fedproto_app.tasks.task import AnyTask
 
 Config = str | Path | Mapping[str, object] | None
 _FRAMES = "frames"  # in the folder of the runs
-_SHOWN_NAMES = 10  # of clients in a message
 
 
 def run(
@@ -287,10 +283,6 @@ class Run:
         self.summary = stored.summary
         self.settings: Settings = settings_from(stored.settings)
 
-    def __getstate__(self) -> dict[str, object]:
-        """Leave out the data, which a copy loads again."""
-        return {name: value for name, value in self.__dict__.items() if name != "_shard"}
-
     def __repr__(self) -> str:
         summary = self.summary
         description = f"{summary['method']} on {summary['dataset']}, {summary['rounds']} rounds"
@@ -329,8 +321,15 @@ class Run:
         The run must be a simulation, because the nodes' state must lie in its folder. Raises
         `FedProtoError` if there is no such model.
         """
-        model, _ = self._model_and_task(client)
-        return model
+        from fedproto_app.serving import model_and_task, owner_of, states_of
+
+        look_here_for_users_code()
+        state = owner_of(states_of(self.path, None), client)
+        parameters, _ = model_and_task(state, client)
+        record = state.store.record(client)
+        return ClientModel(
+            client, state.folder.name, parameters, record.scale, record.metrics, record.kept_round
+        )
 
     def predict(self, client: str, samples: NewSamples) -> DataFrame:
         """Predict the classes of new images or sequences with a client's kept model.
@@ -341,59 +340,16 @@ class Run:
         Returns a row per sample and a column per class, with the class's probability. The heads of
         Fed-REACT, IFCA and FLSC know no probabilities, so only their order means something. If the
         run predicts real numbers, the only column is y_hat. Raises `FedProtoError` if the run is no
-        simulation or forecasts series (see `forecast`), if its data are not there any more, if the
-        client has no kept model, if the method predicts with something that is not kept, or for
-        samples that do not fit.
+        simulation or forecasts series (see `forecast`), if the client has no kept model, if the
+        method predicts with something that is not kept, or for samples that do not fit.
         """
         import pandas as pd
 
-        from fedproto_app.serving import require_predicts
-        from fedproto_app.tasks.labelled import LabelledTask
-
-        if task_record(self.settings.task).forecasts:
-            raise FedProtoError(f"{self.path}: is a run of forecasts; see Run.forecast")
-        require_predicts(self.settings)
-        model, task = self._model_and_task(client)
-        assert isinstance(task, LabelledTask)
-        if client not in self._shard.clients:
-            raise FedProtoError(f"{self.path}: its data have no client {client!r} any more")
-        data, classes = self._shard.clients[client], self._shard.shape.classes
-        outputs = task.predictions(model.parameters, data, samples)
-        values = outputs.double().softmax(dim=1) if classes else outputs
-        return pd.DataFrame(values.cpu().numpy(), columns=list(classes or ["y_hat"]))
-
-    @cached_property
-    def _shard(self) -> Shard:
-        """The data of all clients. They are loaded once, however many clients are asked for."""
-        from fedproto_app.tasks.table import load_shard
-
-        return load_shard(self.settings, 0, 1)
-
-    def _model_and_task(self, client: str) -> tuple[ClientModel, AnyTask]:
-        from fedproto_app.node.state_file import node_folders
-        from fedproto_app.node.store import ClientStore
-        from fedproto_app.serving import kept_model
-        from fedproto_app.strategies.common.learner import make_learner
-        from fedproto_app.tasks.table import make_task
+        from fedproto_app.serving import Predictor, states_of
 
         look_here_for_users_code()
-        for folder in node_folders(self.path):
-            store = ClientStore(folder)
-            if client in store.kept_clients():
-                record, settings = store.record(client), self.settings.of_client(client)
-                task = make_task(settings, self._shard.shape)
-                learner = make_learner(settings, task, record.kept_round)
-                parameters = kept_model(store, client, learner)
-                model = ClientModel(
-                    client, folder.name, parameters, record.scale, record.metrics, record.kept_round
-                )
-                return model, task
-        trained = read_clients(self.path).clients
-        near = did_you_mean(str(client), trained)
-        raise FedProtoError(
-            f"{self.path}: no kept model of client {client!r}; {near}there are models of "
-            f"{', '.join(trained[:_SHOWN_NAMES])}{' …' * (len(trained) > _SHOWN_NAMES)}"
-        )
+        predictor = Predictor(states_of(self.path, None), client)
+        return pd.DataFrame(predictor(samples), columns=list(predictor.columns))
 
     def predictions(self) -> DataFrame:
         """Return the test predictions of every client with a kept model, with intervals.

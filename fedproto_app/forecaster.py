@@ -180,7 +180,10 @@ class Forecaster:
 
 
 # Files in a run's folder that `Run` reads. Checkpoints, reports and pictures are not among them.
-_PARTS = ("summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state/*/settings.toml")
+_PARTS = (
+    *("summary.json", "settings.toml", "clients.csv", "rounds.jsonl"),
+    *("state/*/settings.toml", "state/*/shape.json"),
+)
 _STEPS_COMPARED = 30  # how many steps are compared with freq, enough for all lengths of months
 _RUN, _SERIES, _COVARIATES = "run", "series.npz", "covariates"  # names in the folder of a copy
 

@@ -1,4 +1,4 @@
-"""Forecast the next values of clients' series with their kept models.
+"""Forecast the next values of clients' series, and classify new samples, with their kept models.
 
 A node's state folder contains the tensors, the run's settings, and for every kept model the scale
 of its training data. New values are standardised with this scale, never with their own. A model
@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedproto_app.core.errors import DataError, FedProtoError
+from fedproto_app.core.errors import DataError, FedProtoError, did_you_mean
 from fedproto_app.core.methods import method_named
 from fedproto_app.core.tasks import task_record
 from fedproto_app.data.clock import Clock, Matrix
@@ -40,6 +40,7 @@ from fedproto_app.data.files import require_room
 from fedproto_app.data.known_columns import KnownTable, calendar_names, with_columns
 from fedproto_app.data.scale import Scale, TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
+from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import carry_forward, reach, sample_inputs
 from fedproto_app.node.state_file import MEMORY, PERSONAL, holds_kept_models, node_folders
 from fedproto_app.node.store import SETTINGS_FILE, ClientStore, unflatten
@@ -49,6 +50,9 @@ from fedproto_app.strategies.response.features import Response
 from fedproto_app.tasks.forecasting.intervals import kept_half_widths
 from fedproto_app.tasks.forecasting.metrics import LEVELS
 from fedproto_app.tasks.forecasting.task import ForecastingTask
+from fedproto_app.tasks.labelled import LabelledTask, NewSamples
+from fedproto_app.tasks.table import make_task
+from fedproto_app.tasks.task import AnyTask
 
 Layout = Literal["as-data", "long"]
 _LONG = ColumnNames("ds", "y_hat", "unique_id")
@@ -174,16 +178,33 @@ _MOST_CHOICES = 20  # how many choices a message lists
 
 @dataclass(frozen=True)
 class NodeState:
-    """The state of one node in one run."""
+    """The state of one node in one run. shape: of the data in training."""
 
     folder: Path
     settings: Settings
     store: ClientStore
+    shape: DataShape
+
+
+def states_of(run: Path | None, state: Path | None) -> list[NodeState]:
+    """Return the states of all nodes of a simulation, in the run's folder, or that of one node.
+
+    Raises `FedProtoError` unless exactly one of the folders is given, and if it has no state.
+    """
+    if run is not None and state is None:
+        return [read_state(path) for path in node_folders(run)]
+    if state is not None and run is None:
+        return [read_state(state)]
+    raise FedProtoError("name either the folder of a run, or the folder of a node with --state")
 
 
 def open_state(folder: Path) -> NodeState:
     """Return the state of `read_state`. Raises `FedProtoError` if its task does not forecast."""
-    state = read_state(folder)
+    return require_forecasts(read_state(folder))
+
+
+def require_forecasts(state: NodeState) -> NodeState:
+    """Return the state. Raises `FedProtoError` if its task does not forecast."""
     if not task_record(state.settings.task).forecasts:
         raise FedProtoError(
             f"{state.folder}: its models are of task = {state.settings.task!r}; only models of "
@@ -201,14 +222,14 @@ def read_state(folder: Path) -> NodeState:
     try:
         text = (state_folder / SETTINGS_FILE).read_text(encoding="utf-8")
         settings = settings_from(tomllib.loads(text))
-    except FileNotFoundError:
+        store = ClientStore(state_folder)
+        return NodeState(state_folder, settings, store, store.read_shape())
+    except FileNotFoundError as error:
         raise FedProtoError(
-            f"{state_folder}: no {SETTINGS_FILE} in it; the run was made before nodes kept one, so "
-            "its models cannot be built again"
+            f"{error.filename}: no such file, so the node's models cannot be built again"
         ) from None
-    except (OSError, ValueError) as error:
-        raise FedProtoError(f"{state_folder / SETTINGS_FILE}: {error}") from None
-    return NodeState(state_folder, settings, ClientStore(state_folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FedProtoError(f"{state_folder}: its settings or shape are damaged: {error}") from None
 
 
 def _state_folder(folder: Path) -> Path:
@@ -269,7 +290,64 @@ def open_run(folder: Path) -> list[NodeState]:
 
     Raises `FedProtoError` if there is none, or if the run's task does not forecast.
     """
-    return [open_state(path) for path in node_folders(folder)]
+    return [require_forecasts(state) for state in states_of(folder, None)]
+
+
+def owner_of(states: Sequence[NodeState], client: str) -> NodeState:
+    """Return the state with the client's kept model. Raises `FedProtoError` if none has it."""
+    names = []
+    for state in states:
+        if client in (kept := state.store.kept_clients()):
+            return state
+        names += kept
+    shown = ", ".join(sorted(names)[:_MOST_CHOICES]) + " …" * (len(names) > _MOST_CHOICES)
+    raise FedProtoError(
+        f"{states[0].folder}: no kept model of client {client!r}; {did_you_mean(client, names)}"
+        f"there are models of {shown}"
+    )
+
+
+def model_and_task(state: NodeState, client: str) -> tuple[dict[str, Tensor], AnyTask]:
+    """Return the client's `kept_model`, and the task that it was trained for."""
+    settings = state.settings.of_client(client)
+    task = make_task(settings, state.shape)
+    learner = make_learner(settings, task, state.store.record(client).kept_round)
+    return kept_model(state.store, client, learner), task
+
+
+class Predictor:
+    """A client's kept model, for new images or sequences.
+
+    columns: the classes, or y_hat if the model predicts a number.
+    """
+
+    def __init__(self, states: Sequence[NodeState], client: str) -> None:
+        """Raise `FedProtoError` if no state has the client's model, if it forecasts series, or if
+        the method cannot predict by itself."""
+        state = owner_of(states, client)
+        if task_record(state.settings.task).forecasts:
+            raise FedProtoError(
+                f"{state.folder}: its models forecast series; see fedproto forecast or Run.forecast"
+            )
+        require_predicts(state.settings)
+        self.columns = state.shape.classes or ("y_hat",)
+        self._parameters, self._task = model_and_task(state, client)
+        self._scale = state.store.record(client).scale
+
+    def read(self, path: Path) -> tuple[Sequence[str], NewSamples]:
+        """Return the names and values of samples in files, see `LabelledTask.read`."""
+        assert isinstance(self._task, LabelledTask)
+        return self._task.read(path)
+
+    def __call__(self, samples: NewSamples) -> NDArray[np.float64]:
+        """Return the classes' probabilities [n, C], or numbers in the data's units [n, 1].
+
+        samples: see `Run.predict`. Raises `DataError` for samples that do not fit.
+        """
+        assert isinstance(self._task, LabelledTask)
+        outputs = self._task.predictions(self._parameters, self._scale, samples).double()
+        values = outputs if self.columns == ("y_hat",) else outputs.softmax(dim=1)
+        return values.cpu().numpy()
 
 
 def require_predicts(settings: Settings) -> None:

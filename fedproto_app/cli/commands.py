@@ -58,6 +58,10 @@ COMMANDS = {
         "forecast:forecast",
         "Forecast the next values with each client's kept model.",
     ),
+    "predict": (
+        "predict:predict",
+        "Classify new images or sequences with a client's kept model.",
+    ),
     "keys": (
         "keys:keys",
         "Make a private CA, the server's certificate, and a key for each node.",

@@ -19,7 +19,7 @@ from fedproto_app.report.check.findings import refusals
 
 if TYPE_CHECKING:
     from fedproto_app.data.format import Reading
-    from fedproto_app.serving import ClientForecast, NodeState
+    from fedproto_app.serving import ClientForecast
     from fedproto_app.settings import DataSettings
 
 ROWS = 20  # in the table of clients
@@ -156,17 +156,23 @@ def forecast(
     from fedproto_app.data.series import notes_of
     from fedproto_app.data.sources import load_histories
     from fedproto_app.serving import forecast as forecasts_of
-    from fedproto_app.serving import reasons_for_gaps, trained_columns, write_csv
+    from fedproto_app.serving import (
+        reasons_for_gaps,
+        require_forecasts,
+        states_of,
+        trained_columns,
+        write_csv,
+    )
     from fedproto_app.tasks.forecasting.metrics import LEVELS
 
-    nodes = _states(run, state)
+    nodes = [require_forecasts(node) for node in states_of(run, state)]
     if state is not None and data is None and site is None:
         raise FedProtoError("--state needs --data, or --site with the node's own source")
     reading = _reading(nodes[0].settings.data, data, source, site)
     for option, file in (("--out", out), ("--picture", picture)):
         for path in (reading.path, reading.covariates, str(covariates or "")):
             if file is not None:
-                _require_writable(option, file, path)
+                require_writable(option, file, path)
     future = table_in(covariates, "--covariates") if covariates else None
     columns = trained_columns(nodes, future)
     series = load_histories(as_trained(reading, columns), steps, future)
@@ -183,7 +189,7 @@ def forecast(
     if out is None:
         typer.echo(text.getvalue(), nl=False)
     else:
-        _write("--out", out, text.getvalue().encode())
+        write_output("--out", out, text.getvalue().encode())
     if picture is not None:
         from fedproto_app.report.charts import forecast_charts
         from fedproto_app.report.drawing import charts_png
@@ -194,7 +200,7 @@ def forecast(
             if len(charts) < len(client_forecasts)
             else ""
         )
-        _write("--picture", picture, charts_png(charts, title))
+        write_output("--picture", picture, charts_png(charts, title))
     console = Console(stderr=True, highlight=False)
     console.print(_summary(client_forecasts))
     if (hidden := len(client_forecasts) - ROWS) > 0:
@@ -210,17 +216,6 @@ def forecast(
             console.print(f"written: {escape(str(file))}", soft_wrap=True)
     if picture is None:
         say_next(console, "the same with --picture next.png draws them")
-
-
-def _states(run: Path | None, state: Path | None) -> list[NodeState]:
-    """Return the states of all nodes of a run, or the state of one node."""
-    from fedproto_app.serving import open_run, open_state
-
-    if run is not None and state is None:
-        return open_run(run)
-    if state is not None and run is None:
-        return [open_state(state)]
-    raise FedProtoError("name either the folder of a run, or the folder of a node with --state")
 
 
 def _reading(
@@ -275,7 +270,7 @@ def _recognised(data: Path, trained: DataSettings) -> Reading:
         return reading_of(data)
 
 
-def _require_writable(option: str, out: Path, data: str) -> None:
+def require_writable(option: str, out: Path, data: str) -> None:
     """Refuse, before any work, an output that would overwrite the data or be read as a client."""
     if out.is_dir() or not out.parent.is_dir():
         fault = "is a folder" if out.is_dir() else f"there is no folder {out.parent}"
@@ -284,7 +279,7 @@ def _require_writable(option: str, out: Path, data: str) -> None:
         raise FedProtoError(f"{option} {out}: is part of the data, which are never overwritten")
 
 
-def _write(option: str, out: Path, content: bytes) -> None:
+def write_output(option: str, out: Path, content: bytes) -> None:
     try:
         write_whole(out, content)
     except OSError as error:

@@ -240,7 +240,7 @@ class NodeRoster:
 
     label: the node's name for itself, which is stable over restarts, or "". partitions: how many
     nodes the simulation has, 0 in a deployment. error: why the node has no clients at all, or "".
-    inputs, classes, known, step: the data's shape. class_counts: each client's train samples by
+    inputs, classes, columns, step: the data's shape. class_counts: each client's train samples by
     stage and class, if the nodes divide one dataset between them. stages: the largest number of
     stages of a client. notes: what a person should know about a client's data. times: the times of
     the clients' samples, if the method must know them.
@@ -255,7 +255,7 @@ class NodeRoster:
     error: Reason = ""
     inputs: Annotated[tuple[Annotated[int, Field(gt=0, lt=2**63)], ...], Field(max_length=8)] = ()
     classes: tuple[Name, ...] = ()
-    known: tuple[Name, ...] = ()
+    columns: tuple[Name, ...] = ()
     step: Name = ""
     class_counts: dict[Name, tuple[tuple[Count, ...], ...]] = field(default_factory=dict)
     stages: Annotated[int, Field(ge=1, lt=2**31)] = 1

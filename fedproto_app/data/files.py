@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import resource
 import zlib
 from collections.abc import Iterator
@@ -142,6 +143,20 @@ def open_tree(path: Path) -> Iterator[FileTree]:
         raise DataError(f"{path}: cannot be read: {error}") from None
     with archive:
         yield _Archive(archive, path)
+
+
+def files_in(path: Path, wanted: re.Pattern[str], kind: str) -> tuple[Path, list[str]]:
+    """Return a folder or archive, and the names of the wanted files in it, at least one.
+
+    path: the folder or archive, or a single wanted file. kind: what messages call such a file.
+    """
+    if path.is_file() and wanted.search(path.name):
+        return path.parent, [path.name]
+    with open_tree(path) as tree:
+        names = [name for name in tree.names() if wanted.search(name)]
+    if not names:
+        raise DataError(f"{path}: no {kind} in it")
+    return path, names
 
 
 class _Folder:

@@ -12,11 +12,12 @@ class DataShape:
     inputs: the shape of one sample if the data determine it, such as (channels, height, width) of
         an image. It is () if the settings determine it, as for the windows of a series.
     classes: the names of the classes in the order of the labels, () if there are none.
-    known: the names of the columns known in advance, for series.
+    columns: the names of the columns known in advance, for series. For sequences, the names of the
+        values of a step if there are several and the source names them, else ().
     step: the step of the series in words, "" for series without times.
     """
 
     inputs: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()
-    known: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     step: str = ""

@@ -108,7 +108,7 @@ def tell_roster(context: Context, *, simulated: bool) -> NodeRoster:
         error=error,
         inputs=shard.shape.inputs,
         classes=shard.shape.classes,
-        known=shard.shape.known,
+        columns=shard.shape.columns,
         step=shard.shape.step,
         class_counts=counts if site.is_dealt else {},
         stages=max([1, *map(len, counts.values())]),
@@ -194,6 +194,8 @@ def _done(
     device = torch_device(settings.device, worker_number())
     use_precision(settings.precision, device)
     store = store_of(folder, len(shard.clients), device)
+    stored_settings = settings.model_dump(by_alias=True, exclude={"output", "nodes"})
+    store.write_settings(stored_settings, shard.shape)
     work = _Work(phase, order, part, site, simulated, settings, shard, store, device, session)
     with _without_denormals():
         return work.replies()

@@ -5,7 +5,7 @@ Each node has a folder for each run:
     state.sqlite                    states, kept models, records, shared models (`state_file`)
     first-phase.safetensors         what a first phase left: an encoder, or totals of responses
     c-<client>/vectors.safetensors  the vectors that the encoder makes of a client's sequences
-    settings.toml                   the run's settings
+    settings.toml, shape.json       the run's settings, and the shape of the data
 
 States wait in memory until their order is done or, if the process works for the whole run, until
 the server's next checkpoint. They are then written in one transaction, or in several if they exceed
@@ -40,10 +40,11 @@ from torch import Tensor
 from fedproto_app.core.errors import FedProtoError
 from fedproto_app.core.events import tell
 from fedproto_app.core.whole_file import make_private, write_whole
+from fedproto_app.data.shape import DataShape
 from fedproto_app.node.device import memory_of
 from fedproto_app.node.state_file import StateFile, StoredStates, Tables, Tensors, model_of
 
-SETTINGS_FILE = "settings.toml"
+SETTINGS_FILE, SHAPE_FILE = "settings.toml", "shape.json"
 FIRST_PHASE_FILE, VECTORS_FILE = "first-phase.safetensors", "vectors.safetensors"
 ORDER_BYTES = 2**27  # of states that wait for the end of their order
 _BACK = 3  # rounds from which a server may resume: the current round, and two with checkpoints
@@ -56,7 +57,7 @@ _log = logging.getLogger(__name__)
 class ClientRecord:
     """The errors of a client's kept model, and the model's round (0: none yet).
 
-    scale: the scale of its forecasts in the data's units (`Task.scale`). private: results for use
+    scale: the numbers that its model needs for new data (`Task.scale`). private: results for use
     by the client alone (`Task.stays`). response: see `Task.response`.
     """
 
@@ -267,13 +268,23 @@ class ClientStore:
         """Return the clients that have a kept model, sorted by name."""
         return sorted(client for client, records in self._all_records().items() if records)
 
-    def write_settings(self, table: Mapping[str, Any]) -> None:
-        """Write the run's settings once. They are needed to rebuild a kept model."""
-        path = self._folder / SETTINGS_FILE
-        if not path.exists():
-            make_private(self._folder)
-            content = tomli_w.dumps(table).encode()
-            write_whole(path, content, durable=True, private=True, concurrent=True)
+    def write_settings(self, table: Mapping[str, Any], shape: DataShape) -> None:
+        """Write the run's settings and the shape of the data once, to rebuild kept models."""
+        if (self._folder / SHAPE_FILE).exists():
+            return
+        make_private(self._folder)
+        for name, text in (
+            (SETTINGS_FILE, tomli_w.dumps(table)),
+            (SHAPE_FILE, json.dumps(asdict(shape))),
+        ):
+            path = self._folder / name
+            write_whole(path, text.encode(), durable=True, private=True, concurrent=True)
+
+    def read_shape(self) -> DataShape:
+        """Return the shape of the data. Raises `OSError` or `ValueError` if it cannot be read."""
+        numbers = json.loads((self._folder / SHAPE_FILE).read_text(encoding="utf-8"))
+        lists = {name: tuple(numbers[name]) for name in ("inputs", "classes", "columns")}
+        return DataShape(**lists, step=numbers["step"])
 
     # --- files that can be computed again: a damaged one is treated as missing --------------------
 

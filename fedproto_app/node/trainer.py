@@ -74,7 +74,6 @@ class Node:
             self._stages.append(_shortened)
         if protection:
             self._stages.append(protection.applied)
-        store.write_settings(settings.model_dump(by_alias=True, exclude={"output", "nodes"}))
 
     def train(self, order: Order, shares: Iterable[Share]) -> list[Reply]:
         """Train the clients of these cohorts, and evaluate them too if the order says so."""

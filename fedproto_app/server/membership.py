@@ -216,7 +216,7 @@ class Membership:
             "nodes": roster.connected_labels(),
             "inputs": list(self.shape.inputs),
             "classes": list(self.shape.classes),
-            "known": list(self.shape.known),
+            "columns": list(self.shape.columns),
             "step": self.shape.step,
             "first_with": roster.first_with,
             "facts": [[*key, asdict(roster.facts[key])] for key in sorted(roster.facts)],
@@ -224,8 +224,8 @@ class Membership:
 
     def recall(self, memory: Memory) -> None:
         """Restore the state from `memory`, before the nodes connect."""
-        inputs, classes, known = (tuple(memory[n]) for n in ("inputs", "classes", "known"))
-        shape = DataShape(inputs, classes, known, memory["step"])
+        inputs, classes, columns = (tuple(memory[n]) for n in ("inputs", "classes", "columns"))
+        shape = DataShape(inputs, classes, columns, memory["step"])
         self.expect(memory["nodes"], shape)
         self.roster.first_with = dict(memory["first_with"])
         for client, node, facts in memory["facts"]:
@@ -518,24 +518,31 @@ class Membership:
 
 
 def _shape_of(answer: NodeRoster) -> DataShape:
-    return DataShape(answer.inputs, answer.classes, answer.known, answer.step)
+    return DataShape(answer.inputs, answer.classes, answer.columns, answer.step)
 
 
 def _columns_fault(shape: DataShape, of_run: DataShape) -> str:
-    """Return how a node's columns known in advance differ from the run's, or "" if they agree."""
-    for column in of_run.known:
-        if column not in shape.known:
-            return f"its data have no column {shown(column)!r} that is known in advance"
-    further = next((column for column in shape.known if column not in of_run.known), None)
-    return "" if further is None else f"its column {shown(further)!r} is not in the run's data"
+    """Return how a node's columns differ from the run's, or "" if they agree."""
+    of_series = " that is known in advance" if not shape.inputs else ""
+    for column in of_run.columns:
+        if column not in shape.columns:
+            return f"its data have no column {shown(column)!r}{of_series}"
+    further = next((column for column in shape.columns if column not in of_run.columns), None)
+    if further is not None:
+        return f"its column {shown(further)!r} is not in the run's data"
+    if shape.columns == of_run.columns or not shape.inputs:  # a series finds its columns by name
+        return ""
+    order = ",".join(of_run.columns)
+    return f"its columns come in another order; data.columns = {shown(order)!r} in its file sets it"
 
 
 def _shape_text(shape: DataShape) -> str:
     if not (shape.inputs or shape.classes):
-        columns = shown(", ".join(shape.known)) if shape.known else "no columns"
+        columns = shown(", ".join(shape.columns)) if shape.columns else "no columns"
         step = f" with {_step_text(shape)} and" if shape.step else " with"
         return f"series{step} {columns} known in advance"
-    return f"{shape.inputs} with classes {shown(', '.join(shape.classes))}"
+    columns = f" of {shown(', '.join(shape.columns))}" if shape.columns else ""
+    return f"{shape.inputs}{columns} with classes {shown(', '.join(shape.classes))}"
 
 
 def _step_text(shape: DataShape) -> str:

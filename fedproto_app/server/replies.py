@@ -75,8 +75,8 @@ def read_roster(message: Message, multiple: int) -> NodeRoster:
     names = roster.samples.keys()
     if not names == roster.groups.keys() == roster.missing_shares.keys():
         raise Unusable("malformed roster: clients without samples, group or missing share")
-    if len(set(roster.known)) != len(roster.known):
-        raise Unusable("malformed roster: a column known in advance is named twice")
+    if len(set(roster.columns)) != len(roster.columns):
+        raise Unusable("malformed roster: a column is named twice")
     if len(set(roster.classes)) != len(roster.classes):
         raise Unusable(f"malformed roster: {len(roster.classes)} classes, not all different")
     stages = [stage for stages in roster.class_counts.values() for stage in stages]

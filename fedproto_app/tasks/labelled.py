@@ -7,8 +7,9 @@ encoder turns a sample into a vector, and a head predicts the target from it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -89,20 +90,28 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         """
 
     @abstractmethod
-    def stored(self, client: ClientT, samples: NewSamples) -> tuple[Tensor, Tensor | None]:
+    def read(self, path: Path) -> tuple[Sequence[str], NewSamples]:
+        """Return the names and values of the samples in a file, or in a folder or archive of files.
+        Samples without names have their numbers, from 0. Raises `DataError` if they do not fit."""
+
+    @abstractmethod
+    def stored(
+        self, scale: Mapping[str, float], samples: NewSamples
+    ) -> tuple[Tensor, Tensor | None]:
         """Return new samples of a client as `LabelledSamples` has them, [1, n, …], and the lengths
-        of sequences, [1, n]. Raises `DataError` for samples of another type or shape."""
+        of sequences, [1, n]. scale: the client's `Task.scale`. Raises `DataError` for samples of
+        another type or shape."""
 
     def predictions(
-        self, parameters: Mapping[str, Tensor], client: ClientT, samples: NewSamples
+        self, parameters: Mapping[str, Tensor], scale: Mapping[str, float], samples: NewSamples
     ) -> Tensor:
         """Return the head's outputs for new samples of a client, [n, outputs].
 
-        parameters: the client's model, without the client axis.
+        parameters: the client's model, without the client axis. scale: the client's `Task.scale`.
         """
         if not hasattr(samples, "__len__"):
             raise DataError(f"the samples are {samples!r}, expected an array or a list")
-        values, lengths = self.stored(client, samples)
+        values, lengths = self.stored(scale, samples)
         model = {name: value.unsqueeze(0).to(self.device) for name, value in parameters.items()}
         return self.predict(model, self.encode_all(model, values, lengths))[0]
 
@@ -221,6 +230,11 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         flat = prediction.flatten(end_dim=1), batch.targets.flatten()
         loss = functional.cross_entropy(*flat, reduction="none").view_as(batch.present)
         return (loss * batch.present).sum(dim=1) / batch.present.sum(dim=1)
+
+
+def numbered(samples: Sized) -> list[str]:
+    """Return the numbers of samples, from 0, as their names."""
+    return [str(number) for number in range(len(samples))]
 
 
 def as_array(values: Any, name: str) -> NDArray[np.generic]:

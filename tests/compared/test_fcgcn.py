@@ -11,6 +11,7 @@ import torch
 
 from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.data.series import ClientSeries
+from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import make_windows
 from fedproto_app.maths.window_layout import WindowLayout
 from fedproto_app.node.store import ClientStore
@@ -163,6 +164,6 @@ def test_clients_missing_in_the_graph_are_named(edges: dict[str, str]) -> None:
 
 
 def test_a_kept_model_does_not_forecast_by_itself(tmp_path: Path) -> None:
-    state = NodeState(tmp_path, settings_of(), ClientStore(tmp_path))
+    state = NodeState(tmp_path, settings_of(), ClientStore(tmp_path), DataShape())
     with pytest.raises(FedProtoError, match="'fcgcn': a kept model predicts nothing: it needs"):
         forecast(state, series(), 1)

@@ -42,7 +42,7 @@ ROSTER = NodeRoster(
     refused={"c": "too short"},
     inputs=(3, 4),
     classes=("x", "y"),
-    known=("temperature", "weather=fog"),
+    columns=("temperature", "weather=fog"),
     class_counts={"a": ((1, 9),), "b": ((5, 5), (10, 0))},
     notes={"b": "half of it is missing"},
     times={"a": SampleTimes("1 hours", 7, 17, 20)},

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load
 
 from fedproto_app.core.errors import FedProtoError
+from fedproto_app.data.shape import DataShape
 from fedproto_app.node import state_file
 from fedproto_app.node.state_file import Tables
 from fedproto_app.node.store import ClientRecord, ClientStore, file_name
@@ -314,8 +315,10 @@ def test_the_encoder_kept_last_comes_back(tmp_path: Path) -> None:
 
 def test_settings_are_written_once(tmp_path: Path) -> None:
     store = ClientStore(tmp_path)
-    store.write_settings({"task": "forecasting", "data": {"period": 24}})
-    store.write_settings({"task": "classification"})
+    shape = DataShape((2,), ("low", "high"), ("x", "y"), "1 hour")
+    store.write_settings({"task": "forecasting", "data": {"period": 24}}, shape)
+    store.write_settings({"task": "classification"}, DataShape())
+    assert store.read_shape() == shape
     assert tomllib.loads((tmp_path / "settings.toml").read_text()) == {
         "task": "forecasting",
         "data": {"period": 24},

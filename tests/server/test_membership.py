@@ -582,13 +582,13 @@ def test_the_classes_are_those_of_most_nodes_not_of_the_fastest(tmp_path: Path) 
 
 def test_nodes_whose_columns_differ_are_turned_away_with_the_column(tmp_path: Path) -> None:
     known = ("temperature", "weather=fog")
-    nodes = [node_roster(f"n{number}", f"c{number}", known=known) for number in range(3)]
-    lacking = node_roster("bare", "x", known=known[:1])
-    further = node_roster("more", "y", known=(*known, "weather=sun"))
+    nodes = [node_roster(f"n{number}", f"c{number}", columns=known) for number in range(3)]
+    lacking = node_roster("bare", "x", columns=known[:1])
+    further = node_roster("more", "y", columns=(*known, "weather=sun"))
     federation, grid = federation_of(tmp_path, *nodes, lacking, further, **{"nodes.minimum": 5})
     connect(federation, grid, *range(1000, 1005))
     federation.members.await_nodes(grid)
-    assert federation.shape.known == known
+    assert federation.shape.columns == known
     of_run = "the run's data are series with temperature, weather=fog known in advance"
     assert sorted(reasons(federation)) == [
         f"its column 'weather=sun' is not in the run's data; {of_run}",
@@ -596,7 +596,27 @@ def test_nodes_whose_columns_differ_are_turned_away_with_the_column(tmp_path: Pa
     ]
     resumed = Federation(federation.settings, "run", "token")
     resumed.recall(federation.memory())
-    assert resumed.shape.known == known
+    assert resumed.shape.columns == known
+
+
+def test_nodes_whose_sequences_have_another_order_of_columns_are_turned_away(
+    tmp_path: Path,
+) -> None:
+    shape = {"inputs": (2,), "classes": ("fall", "walk")}
+    columns = (("x", "y"), ("x", "y"), ("x", "y"), ("y", "x"), ("x", "z"), (), ("x", "y", "z"))
+    nodes = [node_roster(f"n{n}", f"c{n}", columns=c, **shape) for n, c in enumerate(columns)]
+    federation, grid = federation_of(
+        tmp_path, *nodes, task="sequence-classification", method="fedavg", **{"nodes.minimum": 7}
+    )
+    connect(federation, grid, *range(1000, 1007))
+    federation.members.await_nodes(grid)
+    of_run = "the run's data are (2,) of x, y with classes fall, walk"
+    assert sorted(reasons(federation)) == [
+        "it names 3 of its 2 columns",
+        f"its columns come in another order; data.columns = 'x,y' in its file sets it; {of_run}",
+        f"its data have no column 'x'; {of_run}",
+        f"its data have no column 'y'; {of_run}",
+    ]
 
 
 def test_nodes_whose_series_have_another_step_are_turned_away(tmp_path: Path) -> None:

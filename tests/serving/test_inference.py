@@ -19,6 +19,7 @@ from fedproto_app.core.methods import METHODS, methods_of
 from fedproto_app.data.clock import Clock
 from fedproto_app.data.scale import TrainedSeries
 from fedproto_app.data.series import ClientSeries, ColumnNames
+from fedproto_app.data.shape import DataShape
 from fedproto_app.data.windows import carry_forward
 from fedproto_app.node.store import ClientRecord, ClientStore
 from fedproto_app.serving import (
@@ -477,7 +478,9 @@ def node_with_a_model(folder: Path) -> ClientStore:
 def test_the_only_state_below_is_found_and_several_are_told(tmp_path: Path) -> None:
     first, second = (tmp_path / run / "harbour" for run in ("first-1", "second-2"))
     for folder in (first, second):
-        node_with_a_model(folder).write_settings({"task": "forecasting", "method": "fuels"})
+        node_with_a_model(folder).write_settings(
+            {"task": "forecasting", "method": "fuels"}, DataShape()
+        )
     assert open_state(first).folder == open_state(first.parent).folder == first
     with pytest.raises(FedProtoError, match="several nodes") as error:
         open_state(tmp_path)
@@ -490,16 +493,23 @@ def test_folders_without_a_state_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FedProtoError, match="no node's state with a kept model in it"):
         open_state(tmp_path)
     node_with_a_model(tmp_path)
-    with pytest.raises(FedProtoError, match=r"no settings\.toml in it"):
+    with pytest.raises(FedProtoError, match=r"settings\.toml: no such file"):
         open_state(tmp_path)
     (tmp_path / "settings.toml").write_text("task = ")
-    with pytest.raises(FedProtoError, match=r"settings\.toml: "):
+    with pytest.raises(FedProtoError, match=r"settings or shape are damaged: "):
         open_state(tmp_path)
+    (tmp_path / "settings.toml").write_text("")
+    with pytest.raises(FedProtoError, match=r"shape\.json: no such file"):
+        open_state(tmp_path)
+    for damaged in ("{}", "[]", "{", '{"inputs": 1}'):
+        (tmp_path / "shape.json").write_text(damaged)
+        with pytest.raises(FedProtoError, match=r"settings or shape are damaged: "):
+            open_state(tmp_path)
 
 
 def test_another_task_is_refused(tmp_path: Path) -> None:
     settings = sequence_settings(tmp_path).model_dump(by_alias=True, exclude={"output"})
-    node_with_a_model(tmp_path).write_settings(settings)
+    node_with_a_model(tmp_path).write_settings(settings, DataShape())
     with pytest.raises(FedProtoError, match="of task = 'sequence-classification'"):
         open_state(tmp_path)
 

@@ -74,7 +74,7 @@ def test_metrics(task: type[AnyTask], metrics: dict[Metric, float], fault: str |
 
 
 def test_shapes_of_series() -> None:
-    assert SERIES.shape_fault(DataShape(known=("temperature",))) is None
+    assert SERIES.shape_fault(DataShape(columns=("temperature",))) is None
     require_fault(SERIES.shape_fault(DataShape((1,))), "no series")
     require_fault(SERIES.shape_fault(DataShape((), ("a",))), "no series")
 

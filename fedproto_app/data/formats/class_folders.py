@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.files import FileTree, open_tree
+from fedproto_app.data.files import FileTree, files_in, open_tree
 from fedproto_app.data.format import Answers, Candidate, Fit, Format, Reading, Source
 from fedproto_app.data.images.pool import (
     ImagePool,
@@ -34,6 +34,7 @@ from fedproto_app.data.images.pool import (
 from fedproto_app.settings import DataSettings
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
+_IMAGE = re.compile(r"\.(jpg|jpeg|png|bmp)$", re.IGNORECASE)
 _FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are too risky for untrusted files
 _GREY = ("1", "L", "LA")  # Pillow's modes
 MOST_PIXELS = 2**26  # 8192 x 8192, decoded to four times as many bytes. A 20 kB file may hold more
@@ -98,6 +99,18 @@ def load_class_folders(settings: DataSettings) -> ImagePool:
     classes = all_classes(labels["train"], labels["test"], settings, str(path))
     train, test = (_split(split, classes, pattern, path) for split in splits.values())
     return ImagePool(classes, pattern.shape, train, test, pattern.notes)
+
+
+def load_unlabelled_images(
+    path: Path, shape: tuple[int, int, int]
+) -> tuple[list[str], NDArray[np.uint8]]:
+    """Return the names of images at any depth of a folder or zip archive, or of an image file, and
+    their pixels [n, *shape]. Raises `DataError` for an image of another size, or a damaged one."""
+    folder, names = files_in(path, _IMAGE, f"image ({', '.join(SUFFIXES)})")
+    images = _load(folder, names, Pattern("a train image", shape, {}), np.arange(len(names)))
+    for row, why in images.corrupt.items():
+        raise DataError(f"{folder}: {names[row]}: {why} ({len(images.corrupt)} corrupt in all)")
+    return names, images.pixels
 
 
 def _files(tree: FileTree, path: Path) -> list[ImageFile]:

@@ -12,7 +12,7 @@ for it, so the folder of a single client must lie in an outer folder.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.files import FileTree, open_tree
+from fedproto_app.data.files import FileTree, files_in, open_tree
 from fedproto_app.data.format import Candidate, Fit, Format, Source
 from fedproto_app.data.formats.class_folders import SUFFIXES as IMAGE_SUFFIXES
 from fedproto_app.data.formats.csv_table import SUFFIX, CsvFile
@@ -54,6 +54,18 @@ def load_sequence_folder(settings: DataSettings) -> SequencePool:
     clients = np.array([place[0] for place in places]) if len(places[0]) == 3 else None
     sequences = [steps for _, steps in read]
     return SequencePool(read[0][0], tuple(map(str, classes)), sequences, targets, clients)
+
+
+def load_unlabelled(
+    path: Path, settings: DataSettings, dimensions: Sequence[str]
+) -> tuple[list[str], list[NDArray[np.float32]]]:
+    """Return the names and the sequences of the CSV files in a folder or archive, or of a single
+    file. dimensions: the columns to read, in this order. If it is empty, the settings choose."""
+    folder, names = files_in(path, SUFFIX, "CSV file")
+    choice = replace(settings.choice, columns=tuple(dimensions) or settings.choice.columns)
+    with open_tree(folder) as tree:
+        read = _steps_of(tree, names, folder, settings, choice)
+        return names, [float32_steps(values) for _, values in read]
 
 
 def _places(names: list[str], path: Path) -> list[list[str]]:

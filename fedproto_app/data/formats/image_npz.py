@@ -82,6 +82,14 @@ def load_image_npz(settings: DataSettings) -> ImagePool:
     return ImagePool(classes, layouts[0].image, train, test)
 
 
+def load_unlabelled_pixels(path: Path) -> NDArray[np.uint8]:
+    """Return the images in the array x of an archive, [n, channels, height, width]."""
+    with open_archive(path) as archive:
+        archive.require_names(["x"], archive.names)
+        layout = _layout(archive, "x")
+    return _Pixels(path, "x", layout).load(np.arange(layout.images)).pixels
+
+
 @dataclass(frozen=True)
 class Layout:
     """An array: its number of images, their shape (channels, height, width), its channel axis."""

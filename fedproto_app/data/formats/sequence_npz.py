@@ -11,6 +11,8 @@ Sequences of equal length are stored as x [n, T, d] and y [n], with client and g
 one value a step, x may be [n, T]. Or they are x_train, y_train, x_test and y_test, with
 client_train and client_test, group_train and group_test.
 
+In every layout, dimensions may hold d texts: the names of a step's values.
+
 If labels are integers or texts, each is a class, in ascending order. Real numbers are targets.
 """
 
@@ -36,13 +38,14 @@ from fedproto_app.settings import DataSettings
 
 _ARRAYS = ("x", "y", "client", "group")
 _SPLITS = ("_train", "_test")
+_NAMES = "dimensions"
 # For each layout, the required and the optional arrays.
 _LAYOUTS = {
-    "points": (("points", "offsets", "label"), ("subject", "client", "group", "flagged")),
-    "x": (_ARRAYS[:2], _ARRAYS[2:]),
+    "points": (("points", "offsets", "label"), ("subject", "client", "group", "flagged", _NAMES)),
+    "x": (_ARRAYS[:2], (*_ARRAYS[2:], _NAMES)),
     "x_train": (
         tuple(name + split for split in _SPLITS for name in _ARRAYS[:2]),
-        tuple(name + split for split in _SPLITS for name in _ARRAYS[2:]),
+        (*(name + split for split in _SPLITS for name in _ARRAYS[2:]), _NAMES),
     ),
 }
 _NARROWEST_IMAGE = 4  # pixels; if a row has fewer uint8 values, they are a step's dimensions
@@ -72,13 +75,14 @@ def load_sequence_npz(settings: DataSettings) -> SequencePool:
                 _part(archive, _rows(archive, f"x{s}"), f"y{s}", f"client{s}", f"group{s}")
                 for s in suffixes
             ]
+        names = _dimensions(archive, parts[0].sequences[0].shape[1])
     classes, targets = _targets([part.labels for part in parts], path)
     clients = _joined([part.clients for part in parts])
     groups = _joined([part.groups for part in parts])
     sequences = [sequence for part in parts for sequence in part.sequences]
     is_test = np.arange(len(sequences)) >= len(parts[0].sequences) if len(parts) == 2 else None
     return SequencePool(
-        numbered_dimensions(sequences[0].shape[1]),
+        names,
         classes,
         sequences,
         targets,
@@ -86,6 +90,27 @@ def load_sequence_npz(settings: DataSettings) -> SequencePool:
         _group_of(clients, groups, path),
         is_test,
     )
+
+
+def load_unlabelled(path: Path, dimensions: Sequence[str]) -> list[NDArray[np.float32]]:
+    """Return the sequences of an archive with x, or with points and offsets.
+
+    dimensions: the names of a step's values, which the archive must have if it has names.
+    """
+    with open_archive(path) as archive:
+        if "points" in archive.names:
+            archive.require_names(["points", "offsets"], archive.names)
+            sequences = _pieces(archive)
+        else:
+            archive.require_names(["x"], archive.names)
+            sequences = _rows(archive, "x")
+        names = _dimensions(archive, sequences[0].shape[1])
+        if dimensions and _NAMES in archive.names and names != tuple(dimensions):
+            raise DataError(
+                f"{path}: a step's values are {', '.join(names)}, but in training they were "
+                f"{', '.join(dimensions)}"
+            )
+    return sequences
 
 
 def _layout(archive: Archive) -> str:
@@ -112,6 +137,11 @@ def _part(
     assert labels is not None  # the layout has it
     clients, groups = (archive.texts_of(name, count, items) for name in (client, group))
     return Part(sequences, labels, clients, groups)
+
+
+def _dimensions(archive: Archive, count: int) -> tuple[str, ...]:
+    names = archive.column_of(_NAMES, "U", count, "values a step")
+    return numbered_dimensions(count) if names is None else tuple(names.tolist())
 
 
 def _pieces(archive: Archive) -> list[NDArray[np.float32]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -135,6 +135,36 @@ def resampled(steps: Steps, longest: int) -> Steps:
     return np.stack(columns, axis=1).astype(np.float32)
 
 
+@dataclass(frozen=True, eq=False)
+class Standardisation:
+    """x → (x − mean) · factor for each dimension. mean, factor: [d] float64."""
+
+    mean: NDArray[np.float64]
+    factor: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, train: Steps) -> Standardisation:
+        """Return the one that gives these steps [S, d] mean 0 and deviation 1, 0 if constant."""
+        deviation = train.std(axis=0, dtype=np.float64)
+        constant = (train == train[0]).all(axis=0)
+        factor = np.where(constant, 0.0, 1 / np.where(constant, 1.0, deviation))
+        return cls(train.mean(axis=0, dtype=np.float64), factor)
+
+    @classmethod
+    def read(cls, numbers: Mapping[str, float]) -> Standardisation:
+        """Return the one with these `numbers`."""
+        mean, factor = np.array(list(numbers.values())).reshape(2, -1)
+        return cls(mean, factor)
+
+    def numbers(self) -> dict[str, float]:
+        """Return the numbers that `read` needs, by name: all means, then all factors."""
+        columns = {"mean": self.mean.tolist(), "factor": self.factor.tolist()}
+        return {f"{name} {n}": x for name, column in columns.items() for n, x in enumerate(column)}
+
+    def __call__(self, steps: Steps) -> Steps:
+        return np.asarray((steps - self.mean) * self.factor, dtype=np.float32)
+
+
 def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Scaling:
     """Return the function that scales a client's sequences as ``data.sequences.scaling`` says.
 
@@ -143,11 +173,21 @@ def scaling(train: Sequence[Steps], settings: SequenceSettings) -> Scaling:
     train: the client's train sequences, at least one. For "client", means and deviations are
     computed from them alone.
     """
-    if settings.scaling in ("auto", "sequence"):
-        return scaled_by_itself
-    if settings.scaling == "none":
-        return _unscaled
-    return _standardisation(np.concatenate(train))
+    if settings.scaling == "client":
+        return Standardisation.of(np.concatenate(train))
+    return scaling_from({}, settings)
+
+
+def scaling_from(numbers: Mapping[str, float], settings: SequenceSettings) -> Scaling:
+    """Return a client's `scaling` again. numbers: see `scaling_numbers`."""
+    if settings.scaling == "client":
+        return Standardisation.read(numbers)
+    return _unscaled if settings.scaling == "none" else scaled_by_itself
+
+
+def scaling_numbers(scaled: Scaling) -> dict[str, float]:
+    """Return the numbers that a client's scaling has from the train sequences, {} for none."""
+    return scaled.numbers() if isinstance(scaled, Standardisation) else {}
 
 
 def scaled_by_itself(steps: Steps) -> Steps:
@@ -160,16 +200,3 @@ def scaled_by_itself(steps: Steps) -> Steps:
         return np.zeros_like(steps)
     centred = steps - steps.mean(axis=0, dtype=np.float64)
     return np.asarray(centred / np.sqrt(np.square(centred).mean()), dtype=np.float32)
-
-
-def _standardisation(train: Steps) -> Scaling:
-    """Return x → (x − mean) / deviation for each dimension of these steps [S, d], 0 if constant."""
-    mean = train.mean(axis=0, dtype=np.float64)
-    deviation = train.std(axis=0, dtype=np.float64)
-    constant = (train == train[0]).all(axis=0)
-    factor = np.where(constant, 0.0, 1 / np.where(constant, 1.0, deviation))
-
-    def standardised(steps: Steps) -> Steps:
-        return np.asarray((steps - mean) * factor, dtype=np.float32)
-
-    return standardised

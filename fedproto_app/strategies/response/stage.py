@@ -271,7 +271,7 @@ class _TotalStrategy(PersonalStrategy):
 
     def _from_rows(self, sums: dict[str, Floats], clients: int) -> dict[str, Floats]:
         """Return the totals that nodes get, from sums over this many clients that include rows."""
-        names, row = self.federation.shape.known, sums.pop(ROW)
+        names, row = self.federation.shape.columns, sums.pop(ROW)
         features = moments_in(self.totals).columns(names).features
         deviation = self.averaging.deviation(self.settings.privacy.clip, clients)
         upper = np.triu_indices(len(features))
@@ -312,7 +312,7 @@ class MomentsStrategy(_TotalStrategy):
         if len(all_moments) < 2:
             return {}
         usual = _median_client(list(all_moments.values()))
-        names = self.federation.shape.known
+        names = self.federation.shape.columns
         faults = {key: unit_fault(m, usual, names) for key, m in all_moments.items()}
         return {key: fault for key, fault in faults.items() if fault}
 
@@ -325,7 +325,7 @@ class SumsStrategy(_TotalStrategy):
         self.first_round = 1 if scales else 2
         super().__init__(settings, federation, totals)
         if scales:
-            names = federation.shape.known
+            names = federation.shape.columns
             if unknown := sorted(scales.keys() - set(names)):
                 raise SettingsError(
                     f"response.scales = {settings.response.scales!r}: {unknown[0]!r} is no column "

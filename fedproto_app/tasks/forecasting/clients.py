@@ -47,7 +47,7 @@ def series_shard(series: Sequence[ClientSeries], settings: DataSettings) -> Shar
     }
     columns = series[0].columns if series else ()
     steps = dict.fromkeys(client.clock.rhythm for client in series if client.clock)
-    return Shard(windows, refused, DataShape(known=columns, step=" and ".join(sorted(steps))))
+    return Shard(windows, refused, DataShape(columns=columns, step=" and ".join(sorted(steps))))
 
 
 def admission(settings: Settings) -> Admission:

@@ -152,7 +152,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
-        is_series = shape == DataShape(known=shape.known, step=shape.step)
+        is_series = shape == DataShape(columns=shape.columns, step=shape.step)
         return None if is_series else "its data are no series"
 
     def default_model(self) -> Model:
@@ -198,7 +198,7 @@ class ForecastingTask(Task[ClientWindows, CohortSamples, Batch]):
             period=data.period,
             horizon=layout.horizon,
             regressors=layout.regressor_width,
-            known=len(self.shape.known),
+            known=len(self.shape.columns),
         )
 
     def initial_parameters(self, prototype_dim: int = 0) -> dict[str, Tensor]:

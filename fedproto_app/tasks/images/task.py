@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
+from fedproto_app.data.formats.class_folders import load_unlabelled_images
+from fedproto_app.data.formats.image_npz import load_unlabelled_pixels
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
@@ -44,6 +47,7 @@ from fedproto_app.tasks.labelled import (
     NewSamples,
     as_array,
     masked_mean,
+    numbered,
 )
 
 MOST_IMAGES = 1e9  # images of a client
@@ -229,7 +233,14 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
             is_test=self._stacked([(place % 2 == 1).astype(np.float32) for place in places]),
         )
 
-    def stored(self, client: ClientImages, samples: NewSamples) -> tuple[Tensor, None]:
+    def read(self, path: Path) -> tuple[Sequence[str], NewSamples]:
+        if path.suffix.lower() != ".npz":
+            channels, height, width = self.shape.inputs
+            return load_unlabelled_images(path, (channels, height, width))
+        pixels = load_unlabelled_pixels(path)
+        return numbered(pixels), pixels
+
+    def stored(self, scale: Mapping[str, float], samples: NewSamples) -> tuple[Tensor, None]:
         pixels = as_array(samples, "the images")
         if not pixels.size:
             raise DataError("there is no image to predict for")

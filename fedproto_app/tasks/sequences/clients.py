@@ -12,12 +12,12 @@ from fedproto_app.data.sequences.partition import (
     split_holding,
     why_refused,
 )
-from fedproto_app.data.sequences.pool import SequencePool
+from fedproto_app.data.sequences.pool import SequencePool, numbered_dimensions
 from fedproto_app.data.sequences.sources import load_sequences
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.shared_read import read_once
-from fedproto_app.settings import Settings
+from fedproto_app.settings import SequenceSettings, Settings
 from fedproto_app.tasks.table import Admission, require_fitting_targets
 
 POOLS = (SequencePool,)
@@ -32,20 +32,31 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     """Return a node's clients with their sequences, split and scaled."""
     pool = read_once(load_sequences, settings.data, keep=partitions > 1)
     holdings = _dealt(pool, settings)[partition::partitions]
-    method, data = method_named(settings.method), settings.data
-    if data.sequences.scaling == "auto":
-        sequences = data.sequences.model_copy(update={"scaling": method.scaling})
-        data = data.model_copy(update={"sequences": sequences})
+    method, sequences = method_named(settings.method), sequence_settings(settings)
     clients, refused = make_sequence_clients(
         pool,
         holdings,
-        data,
+        settings.data.model_copy(update={"sequences": sequences}),
         settings.seed,
         unlabelled=method.learns_without_labels(settings),
     )
     learns = method.learns_from_validation(settings)
     clients = {n: replace(client, learns_validation=learns) for n, client in clients.items()}
-    return Shard(clients, refused, DataShape((len(pool.dimensions),), pool.classes))
+    return Shard(clients, refused, _shape_of(pool))
+
+
+def sequence_settings(settings: Settings) -> SequenceSettings:
+    """Return the settings of sequences, with the method's scaling instead of auto."""
+    sequences = settings.data.sequences
+    if sequences.scaling != "auto":
+        return sequences
+    return sequences.model_copy(update={"scaling": method_named(settings.method).scaling})
+
+
+def _shape_of(pool: SequencePool) -> DataShape:
+    names, count = pool.dimensions, len(pool.dimensions)
+    has_names = count > 1 and names != numbered_dimensions(count)
+    return DataShape((count,), pool.classes, names if has_names else ())
 
 
 def read(settings: Settings) -> None:

@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,14 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
 from fedproto_app.core.sends import Sizes
-from fedproto_app.data.sequences.clients import ClientSequences, LabelledSequences, resampled
+from fedproto_app.data.formats import csv_sequences, sequence_npz
+from fedproto_app.data.sequences.clients import (
+    ClientSequences,
+    LabelledSequences,
+    resampled,
+    scaling_from,
+    scaling_numbers,
+)
 from fedproto_app.data.sequences.pool import float32_steps
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.class_gaussian import LabelledVectors
@@ -46,7 +54,9 @@ from fedproto_app.tasks.labelled import (
     NewSamples,
     as_array,
     masked_mean,
+    numbered,
 )
+from fedproto_app.tasks.sequences.clients import sequence_settings
 from fedproto_app.tasks.sequences.metrics import (
     ACCURACY,
     CLASSES,
@@ -131,6 +141,8 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
             return f"its samples are {shape.inputs}, not sequences of d values a step"
         if shape.inputs[0] > MOST_DIMENSIONS:
             return f"its sequences have {shape.inputs[0]} dimensions, more than {MOST_DIMENSIONS}"
+        if shape.columns and len(shape.columns) != shape.inputs[0]:
+            return f"it names {len(shape.columns)} of its {shape.inputs[0]} columns"
         return None
 
     @property
@@ -207,7 +219,17 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
         on_device = [torch.from_numpy(a).to(self.device) for a in (values, lengths, targets)]
         return on_device[0], on_device[1], on_device[2]
 
-    def stored(self, client: ClientSequences, samples: NewSamples) -> tuple[Tensor, Tensor]:
+    def scale(self, client: ClientSequences) -> dict[str, float]:
+        return scaling_numbers(client.scaled)
+
+    def read(self, path: Path) -> tuple[Sequence[str], NewSamples]:
+        if path.suffix.lower() != ".npz":
+            return csv_sequences.load_unlabelled(path, self.settings.data, self.shape.columns)
+        sequences = sequence_npz.load_unlabelled(path, self.shape.columns)
+        return numbered(sequences), sequences
+
+    def stored(self, scale: Mapping[str, float], samples: NewSamples) -> tuple[Tensor, Tensor]:
+        scaled = scaling_from(scale, sequence_settings(self.settings))
         longest, (dimensions,) = self.settings.data.sequences.steps, self.shape.inputs
         sequences = []
         for number, sample in enumerate(samples):
@@ -227,7 +249,7 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
                 raise DataError(
                     f"sequence {number}: value {dimension} of step {step} is not finite"
                 )
-            sequences.append(client.scaled(resampled(steps, longest)))
+            sequences.append(scaled(resampled(steps, longest)))
         if not sequences:
             raise DataError("there is no sequence to predict for")
         unknown = np.zeros(len(sequences), np.int64)
@@ -344,9 +366,9 @@ class SequenceRegressionTask(SequenceTask):
         return self.settings.data.sequences.target_scale
 
     def predictions(
-        self, parameters: Mapping[str, Tensor], client: ClientSequences, samples: NewSamples
+        self, parameters: Mapping[str, Tensor], scale: Mapping[str, float], samples: NewSamples
     ) -> Tensor:
-        return super().predictions(parameters, client, samples).double() * self._scale
+        return super().predictions(parameters, scale, samples).double() * self._scale
 
     def loss(self, prediction: Tensor, batch: LabelledBatch) -> Tensor:
         """Return the mean squared error over each client's sequences in the batch, [k]."""

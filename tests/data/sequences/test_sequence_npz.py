@@ -74,6 +74,16 @@ def test_clients_and_groups(tmp_path: Path, client: str) -> None:
     assert pool.groups == {"7": "l", "8": "r"}
 
 
+def test_the_values_of_a_step_have_names(tmp_path: Path) -> None:
+    for arrays, count in ((ROWS, ROWS["x"].shape[2]), (SPLITS, 1)):
+        names = [f"axis {number}" for number in range(count)]
+        assert read(tmp_path, arrays, dimensions=np.array(names)).dimensions == tuple(names)
+    with pytest.raises(DataError, match="'dimensions' has 2 values for 1 values a step"):
+        read(tmp_path, SPLITS, dimensions=np.array(["x", "y"]))
+    with pytest.raises(DataError, match="none of them twice"):
+        read(tmp_path, POINTS, dimensions=np.array(["x", "x"]))
+
+
 def test_a_split_of_its_own(tmp_path: Path) -> None:
     clients = {"client_train": np.array(["a", "b"]), "client_test": np.array(["b", "b", "a"])}
     pool = read(tmp_path, SPLITS, **clients)
@@ -89,7 +99,7 @@ def test_a_split_of_its_own(tmp_path: Path) -> None:
         (ROWS, {"x": None}, "expected one of the arrays points, x, x_train, found y"),
         (ROWS, {"points": np.zeros((2, 2))}, "expected one of the arrays"),
         (ROWS, {"y": None}, "no array y"),
-        (ROWS, {"label": np.zeros(3)}, "beside x, y only client, group are expected, found label"),
+        (ROWS, {"label": np.zeros(3)}, "beside x, y only client, group, dimensions are .* label"),
         (ROWS, {"y": np.array([1, 2])}, "array 'y' has 2 values for 3 sequences"),
         (ROWS, {"y": np.zeros((3, 1))}, r"array 'y' has shape \(3, 1\), expected 1-D"),
         (ROWS, {"y": np.array([True, False, True])}, "array 'y' holds bool, expected integers or"),

@@ -86,7 +86,7 @@ def test_without_the_counts_of_values_two_deviations_count_as_seen() -> None:
 def strategy(columns: tuple[str, ...] = COLUMNS, **changes: Any) -> SumsStrategy:
     settings = settings_from({**CHANGES, "method": "naive", **changes})
     averaging = Averaging(settings.aggregation, privacy_plan(settings))
-    federation: Any = SimpleNamespace(shape=DataShape(known=columns), averaging=averaging)
+    federation: Any = SimpleNamespace(shape=DataShape(columns=columns), averaging=averaging)
     return SumsStrategy(settings, federation, {})
 
 

@@ -73,7 +73,7 @@ def test_masked_totals_give_the_same_errors(tmp_path: Path) -> None:
 def test_a_limit_of_samples_scales_no_means() -> None:
     """`aggregation.weight-limit` lets long clients count less in sums of samples."""
     data = settings_from({**CHANGES, "method": "naive"})
-    learner = make_learner(data, make_task(data, DataShape(known=COLUMNS)), 1)
+    learner = make_learner(data, make_task(data, DataShape(columns=COLUMNS)), 1)
     cohort = SimpleNamespace(shares=[0.5])
     learner.begin(cohort)  # type: ignore[arg-type]
     assert not cohort.shares
@@ -122,7 +122,7 @@ def test_a_client_without_a_train_part_has_no_moments() -> None:
 
 def strategy(kind: type[Any]) -> Any:
     settings = settings_from({**CHANGES, "data.known": "wind"})
-    shape, averaging = DataShape(known=("wind",)), Averaging(settings.aggregation)
+    shape, averaging = DataShape(columns=("wind",)), Averaging(settings.aggregation)
     return kind(settings, SimpleNamespace(shape=shape, averaging=averaging), {})
 
 

@@ -1,0 +1,114 @@
+"""``fedproto predict``: classify new images or sequences with a client's kept model."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedproto_app.cli.forecast import require_writable, write_output
+from fedproto_app.core.errors import FedProtoError
+
+SHOWN = 20  # clients in a message
+
+
+def predict(
+    data: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="The new samples: a file, or a folder or zip archive whose files are samples.",
+        ),
+    ],
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]", help="The folder of a simulation, with the state of all its nodes."
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The folder of one node's state, instead of a run: runs/NAME/state/NODE after a "
+            "simulation, STATE-DIR/RUN-TOKEN/NODE at a deployed node. A folder above it will do "
+            "if it has no other node.",
+        ),
+    ] = None,
+    client: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Whose model predicts. Needed if there are several."),
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Write the table into this file instead of stdout."),
+    ] = None,
+) -> None:
+    """Classify new images or sequences with a client's kept model.
+
+    Images are JPEG, PNG or BMP files of the run's size, at any depth of a
+    folder or archive, or the array x of an .npz file. Sequences are CSV files
+    with a row per step, or an .npz file with x, or with points and offsets.
+    Columns of CSV files are found by the names that they had in training.
+    No labels and none of the training data are needed. Sequences are scaled
+    as in training.
+
+    The table has a row per sample: its file or number, the predicted class,
+    and each class's probability. If the run predicts numbers, it has y_hat
+    instead. Only the order of probabilities means something for Fed-REACT,
+    IFCA and FLSC. Exit code: 0 written, 2 nothing written.
+
+    [bold]Examples[/bold]
+
+      fedproto predict runs/my-run --client north --data new-scans --out classes.csv
+
+      fedproto predict --state /state --data sequences.npz
+    """
+    from fedproto_app.serving import Predictor, states_of  # torch is slow to import
+
+    states = states_of(run, state)
+    if out is not None:
+        require_writable("--out", out, str(data))
+    if not data.exists():
+        raise FedProtoError(f"--data {data}: no such file or folder")
+    names = sorted(name for node in states for name in node.store.kept_clients())
+    if not client and len(names) > 1:
+        listed = ", ".join(names[:SHOWN]) + " …" * (len(names) > SHOWN)
+        raise FedProtoError(f"name the client with --client; there are models of {listed}")
+    predictor = Predictor(states, client or names[0])
+    samples, values = predictor.read(data)
+    table = predictor(values)
+    best = table.argmax(axis=1)
+    has_classes = predictor.columns != ("y_hat",)
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["sample", *["class"] * has_classes, *predictor.columns])
+    for name, place, row in zip(samples, best, table, strict=True):
+        cells = [predictor.columns[place], *(f"{share:.6f}" for share in row)]
+        rows.writerow([name, *(cells if has_classes else [f"{row[0]:.10g}"])])
+    if out is None:
+        typer.echo(text.getvalue(), nl=False)
+    else:
+        write_output("--out", out, text.getvalue().encode())
+    console = Console(stderr=True, highlight=False)
+    if has_classes:
+        console.print(_summary(Counter(predictor.columns[place] for place in best)))
+    if out is not None:
+        console.print(f"written: {escape(str(out))}", soft_wrap=True)
+
+
+def _summary(counts: Counter[str]) -> Table:
+    """Return a table of how many samples each class was predicted for."""
+    table = Table(box=None, header_style="bold")
+    table.add_column("class")
+    table.add_column("samples", justify="right")
+    for name, count in counts.most_common():
+        table.add_row(escape(name), str(count))
+    return table

@@ -1,0 +1,170 @@
+"""``fedproto predict`` as a person calls it: new files, and only the node's state."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import fedproto_app
+from fedproto_app.tasks.table import small_run
+from tests.cli.conftest import Fedproto
+
+SITES, COLOURS = ("north", "south"), ("blue", "green", "red")
+
+
+def draw(
+    file: Path, colour: str, rng: np.random.Generator, sides: tuple[int, int] = (8, 8)
+) -> None:
+    pixels = rng.integers(0, 60, (*sides, 3)).astype(np.uint8)
+    pixels[..., {"red": 0, "green": 1, "blue": 2}[colour]] += 100
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(file)
+
+
+def trained(folder: Path, task: str, source: str, **changes: object) -> fedproto_app.Run:
+    settings = {**small_run(task), "method": "analytic", "data.source": source, **changes}
+    settings |= {"output.dir": str(folder / "runs"), "output.pictures": False}
+    return fedproto_app.run(settings, nodes=2, workers=1, progress=False)
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
+    """Make a run on images whose colour is the class. The images are gone after it."""
+    folder, rng = tmp_path_factory.mktemp("scans"), np.random.default_rng(0)
+    for site in SITES:
+        for colour in COLOURS:
+            for number in range(10):
+                draw(folder / "data" / site / colour / f"{number}.png", colour, rng)
+    path = {"data.path": str(folder / "data"), "data.partition.scheme": "given"}
+    run = trained(folder, "classification", "class-folders", **path, **{"analytic.features": 20})
+    shutil.rmtree(folder / "data")
+    return run
+
+
+@pytest.fixture(scope="module")
+def moves(tmp_path_factory: pytest.TempPathFactory) -> fedproto_app.Run:
+    """Make a run on CSV files in which the column that rises is the class."""
+    folder, rng = tmp_path_factory.mktemp("moves"), np.random.default_rng(0)
+    for site in SITES:
+        for rising in ("a", "b"):
+            for number in range(12):
+                file = folder / "data" / site / rising / f"{number}.csv"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                steps(rising, rng).to_csv(file, index=False)
+    path = {"data.path": str(folder / "data"), "data.clusters.scheme": "given"}
+    scaled = {"data.sequences.scaling": "client"}
+    run = trained(folder, "sequence-classification", "sequence-folder", **path, **scaled)
+    shutil.rmtree(folder / "data")
+    return run
+
+
+def steps(rising: str, rng: np.random.Generator) -> pd.DataFrame:
+    table = pd.DataFrame({column: rng.normal(5, 0.1, 20) for column in "ab"})
+    return table.assign(**{rising: table[rising] + np.linspace(0, 3, 20)})
+
+
+def test_images_of_a_folder_are_classified(
+    fedproto: Fedproto, scans: fedproto_app.Run, tmp_path: Path
+) -> None:
+    rng, new = np.random.default_rng(1), tmp_path / "new"
+    for place in ("a.png", "deep/er/b.PNG", "c.bmp"):
+        draw(new / place, "green", rng)
+    (new / "notes.txt").write_text("no image")
+    outcome = fedproto("predict", scans.path, "--client", "south", "--data", new)
+    assert outcome.code == 0, outcome.err
+    rows = rows_of(outcome.out)
+    assert [(row["sample"], row["class"]) for row in rows] == [
+        (name, "green") for name in ("a.png", "c.bmp", "deep/er/b.PNG")
+    ]
+    assert outcome.err.split() == ["class", "samples", "green", "3"]
+    pixels = np.stack([np.asarray(Image.open(new / row["sample"])) for row in rows])
+    expected = scans.predict("south", pixels.transpose(0, 3, 1, 2))
+    np.testing.assert_allclose(
+        [[float(row[name]) for name in COLOURS] for row in rows], expected[list(COLOURS)], atol=1e-6
+    )
+    np.savez(tmp_path / "new.npz", x=pixels)
+    out = tmp_path / "out.csv"
+    states = next(path for path in (scans.path / "state").iterdir() if "south" in names(path))
+    outcome = fedproto("predict", "--state", states, "--data", tmp_path / "new.npz", "--out", out)
+    assert outcome.code == 0, outcome.err
+    assert f"written: {out}" in outcome.err.replace("\n", "")
+    of_archive = rows_of(out.read_text())
+    assert [row.pop("sample") for row in of_archive] == ["0", "1", "2"]
+    assert of_archive == [{k: v for k, v in row.items() if k != "sample"} for row in rows]
+    single = fedproto("predict", "--state", states, "--data", new / "c.bmp")
+    assert rows_of(single.out) == [rows[1]]
+
+
+def names(state: Path) -> list[str]:
+    from fedproto_app.serving import read_state
+
+    return read_state(state).store.kept_clients()
+
+
+def test_columns_of_new_files_are_found_by_their_names(
+    fedproto: Fedproto, moves: fedproto_app.Run, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(1)
+    table = steps("b", rng)
+    table.to_csv(tmp_path / "new.csv", index=False)
+    command = ("predict", moves.path, "--client", "north", "--data")
+    outcome = fedproto(*command, tmp_path / "new.csv")
+    assert outcome.code == 0, outcome.err
+    (row,) = rows_of(outcome.out)
+    assert row["class"] == "b"
+    table.assign(more=1.0)[["more", "b", "a"]].to_csv(tmp_path / "new.csv", index=False)
+    assert fedproto(*command, tmp_path / "new.csv").out == outcome.out
+    table[["a"]].assign(c=1.0).to_csv(tmp_path / "new.csv", index=False)
+    refused = fedproto(*command, tmp_path / "new.csv")
+    assert refused.code == 2
+    assert "new.csv has no column 'b'" in " ".join(refused.err.split())
+    x = table.to_numpy()[None]
+    for dimensions, code in ((["a", "b"], 0), (["b", "a"], 2)):
+        np.savez(tmp_path / "new.npz", x=x, dimensions=dimensions)
+        again = fedproto(*command, tmp_path / "new.npz")
+        assert again.code == code, again.err
+    assert "values are b, a, but in training they were a, b" in " ".join(again.err.split())
+    np.savez(tmp_path / "new.npz", points=x[0], offsets=[0, 20])
+    assert rows_of(fedproto(*command, tmp_path / "new.npz").out)[0]["class"] == "b"
+
+
+def test_what_does_not_fit_is_refused(
+    fedproto: Fedproto, scans: fedproto_app.Run, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(1)
+    draw(tmp_path / "large" / "a.png", "red", rng, (9, 8))
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "a.png").write_bytes(b"no image")
+    (tmp_path / "empty").mkdir()
+    np.savez(tmp_path / "y.npz", y=np.zeros(3))
+    draw(tmp_path / "good.png", "red", rng)
+    client = ("--client", "north")
+    cases = [
+        ((*client, "--data", tmp_path / "large"), "a.png has 8 × 9 pixels, but a train image has"),
+        ((*client, "--data", tmp_path / "damaged"), "a.png: not a JPEG, PNG or BMP image (1 corr"),
+        ((*client, "--data", tmp_path / "empty"), "no image (.jpg, .jpeg, .png, .bmp) in it"),
+        ((*client, "--data", tmp_path / "y.npz"), "no array x; it has y"),
+        ((*client, "--data", tmp_path / "none"), "none: no such file or folder"),
+        (("--data", tmp_path / "good.png"), "--client; there are models of north, south"),
+        (("--client", "nort", "--data", tmp_path / "good.png"), "did you mean 'north'?"),
+        (
+            (*client, "--data", tmp_path / "good.png", "--out", tmp_path / "good.png"),
+            "is part of the data",
+        ),
+    ]
+    for arguments, message in cases:
+        outcome = fedproto("predict", scans.path, *arguments)
+        assert (outcome.code, outcome.out) == (2, ""), arguments
+        assert message in " ".join(outcome.err.split()), outcome.err
+    assert "name either the folder" in fedproto("predict", *cases[0][0]).err
