@@ -61,7 +61,7 @@ _SEQUENCE_REGRESSION = replace(
     _SEQUENCE_CLASSIFICATION,
     name="sequence-regression",
     targets="real numbers",
-    first_method="fed-react",
+    first_method="fedavg",
     simplest=("naive", "solo"),
 )
 

@@ -79,7 +79,7 @@ def simulate_here(
 
                 if cost := prepare():
                     progress.say(cost)
-            progress.stage("starting the nodes")
+            progress.stage("starting the nodes, then the first round")
             # torch and Flower are slow to import, and the workers import them at the same time
             from fedproto_app.engine.simulation import (
                 flowers_log,

@@ -42,8 +42,7 @@ PAIR_COLUMNS = (
     "finding",
 )  # fmt: skip
 BEST_ALONE = "best local model"
-_HEAVY_SHARE = 0.5  # of a mean. A client that contributes more is named
-_FEWEST_CLIENTS = 3  # of two clients, one always contributes half of the mean
+_HEAVY_SHARE = 0.5  # of a mean. A client that contributes more, and twice its equal share, is named
 
 
 @dataclass(frozen=True)
@@ -364,10 +363,11 @@ def heavy_clients(groups: Sequence[Group]) -> list[str]:
         for group, label in zip(question.groups, question.labels, strict=True):
             # Use the mean that tables show. Clients may be compared by another error.
             errors = mean_errors(group, question.metrics, question.metrics.kept)
-            if len(errors) >= _FEWEST_CLIENTS:
-                worst, share = largest_share(np.array(list(errors.values())))
-                if share > _HEAVY_SHARE:
-                    shares[list(errors)[worst]].append(f"{label} ({share:.0%})")
+            if not errors:
+                continue
+            worst, share = largest_share(np.array(list(errors.values())))
+            if share > max(_HEAVY_SHARE, 2 / len(errors)):  # so never one of two clients
+                shares[list(errors)[worst]].append(f"{label} ({share:.0%})")
         lines += [
             f"{question.title}: client {client!r} alone accounts for most of the mean "
             f"{question.metrics.kept_error} of {', '.join(heavy)}"

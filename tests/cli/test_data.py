@@ -43,7 +43,7 @@ MEASURED = {"x": DRAWS.normal(size=(200, 30, 3)), "y": DRAWS.normal(size=200)}
     [
         (IMAGES, [CLIENTS], "analytic", "last"),
         (IMAGES, [CLIENTS, "--set=data.partition.stages=1"], "analytic", "best-validation"),
-        (MEASURED, ["--set=data.clusters.scheme=given"], "fed-react", "best-validation"),
+        (MEASURED, ["--set=data.clusters.scheme=given"], "fedavg", "best-validation"),
     ],
     ids=["images in stages", "images", "numbers to tell"],
 )

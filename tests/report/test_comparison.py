@@ -89,6 +89,7 @@ def test_pairs_as_csv(tmp_path: Path) -> None:
         ),
         ((1.0, 2.0, 1.0), []),  # half is not most
         ((1.0, 9.0), []),  # of two
+        ((4.0, 1.0, 1.0), []),  # of three, twice an equal share
         ((0.0, 0.0, 0.0), []),
     ],
 )
