@@ -42,6 +42,7 @@ from fedproto_app.settings.choice import (
 )
 
 AUTO = "auto"
+MANY_STEPS = 48  # of a period. By validation, value p + 1 helps at 24 steps, and not at 48 to 288
 PERIODS_FOR_WEEKS = 14  # with fewer training periods models cannot learn the effect of weekdays
 
 
@@ -443,11 +444,12 @@ class DataSettings(Section):
         """The numbers of `lags`. `auto` means what the periodic values lack.
 
         If one step is forecast, this is the value just before the value a period ago, so that a
-        model sees the change between the two. If models learn weeks, the value a week ago is added.
+        model sees the change between the two. If a period has many steps, the two hardly differ,
+        and only noise would be added. If models learn weeks, the value a week ago is added.
         """
         if self.lags != AUTO:
             return tuple(int(lag) for lag in self.lags.split(",") if lag.strip())
-        before = (self.period + 1,) if self.horizon == 1 else ()
+        before = (self.period + 1,) if self.horizon == 1 and self.period < MANY_STEPS else ()
         week = (7 * self.period,) if self.learns_weeks else ()
         return tuple(lag for lag in (*before, *week) if lag > self.close_window)
 

@@ -348,6 +348,8 @@ def test_a_lag_before_the_series_is_the_first_value_of_its_phase() -> None:
     [
         ({}, (25,)),
         ({"close_window": 25}, ()),  # which has that value
+        ({"period": 47}, (48,)),
+        ({"period": 48}, ()),
         ({"horizon": 2}, ()),
         ({"calendar": "week"}, (25, 168)),
         ({"calendar": "week", "horizon": 24}, (168,)),
