@@ -295,6 +295,8 @@ def open_run(folder: Path) -> list[NodeState]:
 
 def owner_of(states: Sequence[NodeState], client: str) -> NodeState:
     """Return the state with the client's kept model. Raises `FedProtoError` if none has it."""
+    if not isinstance(client, str):  # in Python, arguments may be swapped
+        raise FedProtoError(f"the client is of type {type(client).__name__}, expected its name")
     names = []
     for state in states:
         if client in (kept := state.store.kept_clients()):

@@ -119,6 +119,8 @@ def test_sequences_that_do_not_fit_are_refused(
 def test_a_client_without_a_model_is_refused(sequences: fedproto_app.Run) -> None:
     with pytest.raises(FedProtoError, match=r"client 'est'; .*there are models of north, south$"):
         sequences.predict("est", [np.zeros((5, 1))])
+    with pytest.raises(FedProtoError, match="client is of type ndarray, expected its name"):
+        sequences.predict(np.zeros((5, 1)), "south")  # type: ignore[arg-type]
 
 
 def test_images_are_classified_as_in_the_run(tmp_path: Path) -> None:
