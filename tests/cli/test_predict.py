@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import fedproto_app
+from fedproto_app.core.errors import DataError
 from fedproto_app.tasks.table import small_run
 from tests.cli.conftest import Fedproto
 
@@ -125,6 +126,10 @@ def test_columns_of_new_files_are_found_by_their_names(
     assert row["class"] == "b"
     table.assign(more=1.0)[["more", "b", "a"]].to_csv(tmp_path / "new.csv", index=False)
     assert fedproto(*command, tmp_path / "new.csv").out == outcome.out
+    frames = [table, table[["b", "a"]]]
+    assert moves.predict("north", frames).nunique().tolist() == [1, 1]
+    with pytest.raises(DataError, match="sequence 0 has no column 'b'"):
+        moves.predict("north", [table[["a"]]])
     table[["a"]].assign(c=1.0).to_csv(tmp_path / "new.csv", index=False)
     refused = fedproto(*command, tmp_path / "new.csv")
     assert refused.code == 2

@@ -233,6 +233,10 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
         longest, (dimensions,) = self.settings.data.sequences.steps, self.shape.inputs
         sequences = []
         for number, sample in enumerate(samples):
+            if (given := getattr(sample, "columns", None)) is not None and self.shape.columns:
+                if missing := [name for name in self.shape.columns if name not in given]:
+                    raise DataError(f"sequence {number} has no column {missing[0]!r}")
+                sample = sample[list(self.shape.columns)]  # a frame's columns may come in any order
             steps = as_array(sample, f"sequence {number}")
             if steps.ndim == dimensions == 1:
                 steps = steps[:, None]
