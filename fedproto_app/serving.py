@@ -297,16 +297,22 @@ def owner_of(states: Sequence[NodeState], client: str) -> NodeState:
     """Return the state with the client's kept model. Raises `FedProtoError` if none has it."""
     if not isinstance(client, str):  # in Python, arguments may be swapped
         raise FedProtoError(f"the client is of type {type(client).__name__}, expected its name")
-    names = []
-    for state in states:
-        if client in (kept := state.store.kept_clients()):
-            return state
-        names += kept
-    shown = ", ".join(sorted(names)[:_MOST_CHOICES]) + " …" * (len(names) > _MOST_CHOICES)
+    owners = _owners(states)
+    if client in owners:
+        return owners[client]
+    near = did_you_mean(client, owners)
     raise FedProtoError(
-        f"{states[0].folder}: no kept model of client {client!r}; {did_you_mean(client, names)}"
-        f"there are models of {shown}"
+        f"{states[0].folder}: no kept model of client {client!r}; {near}there are models of "
+        f"{_listed(owners)}"
     )
+
+
+def _owners(states: Sequence[NodeState]) -> dict[str, NodeState]:
+    return {name: state for state in states for name in state.store.kept_clients()}
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:_MOST_CHOICES]) + " …" * (len(names) > _MOST_CHOICES)
 
 
 def model_and_task(state: NodeState, client: str) -> tuple[dict[str, Tensor], AnyTask]:
@@ -324,13 +330,19 @@ class Predictor:
     """
 
     def __init__(self, states: Sequence[NodeState], client: str) -> None:
-        """Raise `FedProtoError` if no state has the client's model, if it forecasts series, or if
-        the method cannot predict by itself."""
-        state = owner_of(states, client)
-        if task_record(state.settings.task).forecasts:
+        """client: "" means the only one. Raises `FedProtoError` if no state has the client's model,
+        if it forecasts series, or if the method cannot predict by itself."""
+        folder = states[0].folder
+        if task_record(states[0].settings.task).forecasts:
             raise FedProtoError(
-                f"{state.folder}: its models forecast series; see fedproto forecast or Run.forecast"
+                f"{folder}: its models forecast series; see fedproto forecast or Run.forecast"
             )
+        if isinstance(client, str) and not client:
+            client, *others = names = list(_owners(states))
+            if others:
+                listed = _listed(names)
+                raise FedProtoError(f"name the client with --client; there are models of {listed}")
+        state = owner_of(states, client)
         require_predicts(state.settings)
         self.columns = state.shape.classes or ("y_hat",)
         self._parameters, self._task = model_and_task(state, client)
@@ -384,15 +396,14 @@ def forecast(
     nodes = [states] if isinstance(states, NodeState) else list(states)
     for node in nodes:
         require_predicts(node.settings)
-    owners = {name: node for node in nodes for name in node.store.kept_clients()}
+    owners = _owners(nodes)
     reasons = _reasons_against(nodes, owners, series)
     # If no client can be forecast, the error gives the reason for the first one in the data, or
     # else in the state.
     all_clients = [*(history.name for history in series), *reasons]
     for name in clients or ([] if None in reasons.values() else all_clients):
         if (reason := reasons.get(name, "neither in the data nor in the state")) is not None:
-            trained = ", ".join(sorted(owners)[:_MOST_CHOICES])
-            models = "" if name in owners else f"; there are models of {trained}"
+            models = "" if name in owners else f"; there are models of {_listed(owners)}"
             raise DataError(f"client {name!r} cannot be forecast: {reason}{models}")
     chosen = [history for history in series if reasons[history.name] is None]
     chosen = [history for history in chosen if not clients or history.name in clients]

@@ -123,7 +123,8 @@ def test_a_copy_has_what_forecasts_need_and_no_more() -> None:
     trained = Forecaster(method="solo", settings={"rounds": 1}).fit(LONG, **COLUMNS)
     files = trained.__getstate__()["_files"]
     assert {name.split("/")[-1] for name in files} == {
-        "summary.json", "settings.toml", "clients.csv", "rounds.jsonl", "state.sqlite", "series.npz"
+        *("summary.json", "settings.toml", "clients.csv", "rounds.jsonl"),
+        *("state.sqlite", "shape.json", "series.npz"),
     }  # fmt: skip
     state = next(content for name, content in files.items() if name.endswith("state.sqlite"))
     with closing(sqlite3.connect(":memory:")) as database:

@@ -16,8 +16,6 @@ from rich.table import Table
 from fedproto_app.cli.forecast import require_writable, write_output
 from fedproto_app.core.errors import FedProtoError
 
-SHOWN = 20  # clients in a message
-
 
 def predict(
     data: Annotated[
@@ -57,6 +55,7 @@ def predict(
     folder or archive, or the array x of an .npz file. Sequences are CSV files
     with a row per step, or an .npz file with x, or with points and offsets.
     Columns of CSV files are found by the names that they had in training.
+    Recordings are cut into windows, the last of which ends with the last row.
     No labels and none of the training data are needed. Sequences are scaled
     as in training.
 
@@ -78,11 +77,7 @@ def predict(
         require_writable("--out", out, str(data))
     if not data.exists():
         raise FedProtoError(f"--data {data}: no such file or folder")
-    names = sorted(name for node in states for name in node.store.kept_clients())
-    if not client and len(names) > 1:
-        listed = ", ".join(names[:SHOWN]) + " …" * (len(names) > SHOWN)
-        raise FedProtoError(f"name the client with --client; there are models of {listed}")
-    predictor = Predictor(states, client or names[0])
+    predictor = Predictor(states, client)
     samples, values = predictor.read(data)
     table = predictor(values)
     best = table.argmax(axis=1)

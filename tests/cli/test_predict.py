@@ -173,3 +173,34 @@ def test_what_does_not_fit_is_refused(
         assert (outcome.code, outcome.out) == (2, ""), arguments
         assert message in " ".join(outcome.err.split()), outcome.err
     assert "name either the folder" in fedproto("predict", *cases[0][0]).err
+
+
+def test_recordings_are_cut_into_windows_that_end_with_the_last_row(
+    fedproto: Fedproto, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "cars").mkdir()
+    for site in SITES:
+        speed = rng.normal(size=200)
+        table = pd.DataFrame({"speed": speed, "load": rng.normal(size=200), "charge": speed * 2})
+        table.to_csv(tmp_path / "cars" / f"{site}.csv", index=False)
+    settings = {
+        "data.path": str(tmp_path / "cars"),
+        "data.clusters.scheme": "given",
+        "data.sequences": {"target": "charge", "window": 10, "stride": 4, "scaling": "none"},
+        "method": "fedavg",
+    }
+    run = trained(tmp_path, "sequence-regression", "recordings", **settings)
+    new = table.tail(19)
+    new[["load", "speed"]].to_csv(tmp_path / "new.csv", index=False)
+    command = ("predict", run.path, "--client", "north", "--data", tmp_path / "new.csv")
+    outcome = fedproto(*command)
+    assert outcome.code == 0, outcome.err
+    rows = rows_of(outcome.out)
+    assert [row["sample"] for row in rows] == [f"new.csv, row {end}" for end in (11, 15, 19)]
+    windows = [new[["speed", "load"]].iloc[end - 10 : end].to_numpy() for end in (11, 15, 19)]
+    expected = run.predict("north", windows)["y_hat"]
+    np.testing.assert_allclose([float(row["y_hat"]) for row in rows], expected, rtol=1e-6)
+    table.tail(9).to_csv(tmp_path / "new.csv", index=False)
+    refused = fedproto(*command)
+    assert "no recording has data.sequences.window = 10 steps" in " ".join(refused.err.split())

@@ -60,12 +60,26 @@ def load_unlabelled(
     path: Path, settings: DataSettings, dimensions: Sequence[str]
 ) -> tuple[list[str], list[NDArray[np.float32]]]:
     """Return the names and the sequences of the CSV files in a folder or archive, or of a single
-    file. dimensions: the columns to read, in this order. If it is empty, the settings choose."""
+    file. A recording is cut into windows, of which the last one ends with its last row.
+
+    dimensions: the columns to read, in this order. If it is empty, the settings choose.
+    """
     folder, names = files_in(path, SUFFIX, "CSV file")
     choice = replace(settings.choice, columns=tuple(dimensions) or settings.choice.columns)
     with open_tree(folder) as tree:
-        read = _steps_of(tree, names, folder, settings, choice)
-        return names, [float32_steps(values) for _, values in read]
+        files = _steps_of(tree, names, folder, settings, choice)
+        read = [float32_steps(values) for _, values in files]
+    if settings.source != "recordings":
+        return names, read
+    window, stride = settings.sequences.window, settings.sequences.stride
+    windows = {
+        f"{name}, row {end}": steps[end - window : end]
+        for name, steps in zip(names, read, strict=True)
+        for end in reversed(range(len(steps), window - 1, -stride))
+    }
+    if not windows:
+        raise DataError(f"{folder}: no recording has data.sequences.window = {window} steps")
+    return list(windows), list(windows.values())
 
 
 def _places(names: list[str], path: Path) -> list[list[str]]:
