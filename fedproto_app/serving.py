@@ -187,9 +187,10 @@ class NodeState:
 
 
 def states_of(run: Path | None, state: Path | None) -> list[NodeState]:
-    """Return the states of all nodes of a simulation, in the run's folder, or that of one node.
+    """Return the states of all nodes of a simulation, or the state of one node.
 
-    Raises `FedProtoError` unless exactly one of the folders is given, and if it has no state.
+    run: the simulation's folder. Raises `FedProtoError` unless exactly one of the folders is given,
+    and if it has no state.
     """
     if run is not None and state is None:
         return [read_state(path) for path in node_folders(run)]
@@ -326,31 +327,34 @@ def model_and_task(state: NodeState, client: str) -> tuple[dict[str, Tensor], An
 class Predictor:
     """A client's kept model, for new images or sequences.
 
-    columns: the classes, or y_hat if the model predicts a number.
+    has_classes: whether it predicts a class, otherwise a number. columns: the classes, or y_hat.
     """
 
-    def __init__(self, states: Sequence[NodeState], client: str) -> None:
-        """client: "" means the only one. Raises `FedProtoError` if no state has the client's model,
+    def __init__(self, states: Sequence[NodeState], client: str | None) -> None:
+        """client: None for the only one. Raises `FedProtoError` if no state has the client's model,
         if it forecasts series, or if the method cannot predict by itself."""
         folder = states[0].folder
         if task_record(states[0].settings.task).forecasts:
             raise FedProtoError(
                 f"{folder}: its models forecast series; see fedproto forecast or Run.forecast"
             )
-        if isinstance(client, str) and not client:
-            client, *others = names = list(_owners(states))
-            if others:
+        if client is None:
+            names = list(_owners(states))
+            if len(names) > 1:
                 listed = _listed(names)
                 raise FedProtoError(f"name the client with --client; there are models of {listed}")
+            client = names[0]
         state = owner_of(states, client)
         require_predicts(state.settings)
+        self.has_classes = bool(state.shape.classes)
         self.columns = state.shape.classes or ("y_hat",)
-        self._parameters, self._task = model_and_task(state, client)
         self._scale = state.store.record(client).scale
+        self._parameters, task = model_and_task(state, client)
+        assert isinstance(task, LabelledTask)  # as it does not forecast
+        self._task = task
 
     def read(self, path: Path) -> tuple[Sequence[str], NewSamples]:
         """Return the names and values of samples in files, see `LabelledTask.read`."""
-        assert isinstance(self._task, LabelledTask)
         return self._task.read(path)
 
     def __call__(self, samples: NewSamples) -> NDArray[np.float64]:
@@ -358,10 +362,8 @@ class Predictor:
 
         samples: see `Run.predict`. Raises `DataError` for samples that do not fit.
         """
-        assert isinstance(self._task, LabelledTask)
         outputs = self._task.predictions(self._parameters, self._scale, samples).double()
-        values = outputs if self.columns == ("y_hat",) else outputs.softmax(dim=1)
-        return values.cpu().numpy()
+        return (outputs.softmax(dim=1) if self.has_classes else outputs).cpu().numpy()
 
 
 def require_predicts(settings: Settings) -> None:

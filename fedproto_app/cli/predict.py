@@ -41,9 +41,9 @@ def predict(
         ),
     ] = None,
     client: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="NAME", help="Whose model predicts. Needed if there are several."),
-    ] = "",
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="CSV", help="Write the table into this file instead of stdout."),
@@ -55,7 +55,7 @@ def predict(
     folder or archive, or the array x of an .npz file. Sequences are CSV files
     with a row per step, or an .npz file with x, or with points and offsets.
     Columns of CSV files are found by the names that they had in training.
-    Recordings are cut into windows, the last of which ends with the last row.
+    Recordings are cut into windows, so that the last row ends a window.
     No labels and none of the training data are needed. Sequences are scaled
     as in training.
 
@@ -81,19 +81,18 @@ def predict(
     samples, values = predictor.read(data)
     table = predictor(values)
     best = table.argmax(axis=1)
-    has_classes = predictor.columns != ("y_hat",)
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["sample", *["class"] * has_classes, *predictor.columns])
+    rows.writerow(["sample", *["class"] * predictor.has_classes, *predictor.columns])
     for name, place, row in zip(samples, best, table, strict=True):
         cells = [predictor.columns[place], *(f"{share:.6f}" for share in row)]
-        rows.writerow([name, *(cells if has_classes else [f"{row[0]:.10g}"])])
+        rows.writerow([name, *(cells if predictor.has_classes else [f"{row[0]:.10g}"])])
     if out is None:
         typer.echo(text.getvalue(), nl=False)
     else:
         write_output("--out", out, text.getvalue().encode())
     console = Console(stderr=True, highlight=False)
-    if has_classes:
+    if predictor.has_classes:
         console.print(_summary(Counter(predictor.columns[place] for place in best)))
     if out is not None:
         console.print(f"written: {escape(str(out))}", soft_wrap=True)

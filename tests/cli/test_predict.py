@@ -137,9 +137,9 @@ def test_columns_of_new_files_are_found_by_their_names(
     x = table.to_numpy()[None]
     for dimensions, code in ((["a", "b"], 0), (["b", "a"], 2)):
         np.savez(tmp_path / "new.npz", x=x, dimensions=dimensions)
-        again = fedproto(*command, tmp_path / "new.npz")
-        assert again.code == code, again.err
-    assert "values are b, a, but in training they were a, b" in " ".join(again.err.split())
+        named = fedproto(*command, tmp_path / "new.npz")
+        assert named.code == code, named.err
+    assert "values are b, a, but in training they were a, b" in " ".join(named.err.split())
     np.savez(tmp_path / "new.npz", points=x[0], offsets=[0, 20])
     assert rows_of(fedproto(*command, tmp_path / "new.npz").out)[0]["class"] == "b"
 
