@@ -153,11 +153,12 @@ class Standardisation:
     @classmethod
     def read(cls, numbers: Mapping[str, float]) -> Standardisation:
         """Return the one with these `numbers`."""
-        mean, factor = np.array(list(numbers.values())).reshape(2, -1)
-        return cls(mean, factor)
+        places = range(len(numbers) // 2)
+        mean, factor = ([numbers[f"{name} {n}"] for n in places] for name in ("mean", "factor"))
+        return cls(np.array(mean), np.array(factor))
 
     def numbers(self) -> dict[str, float]:
-        """Return the numbers that `read` needs, by name: all means, then all factors."""
+        """Return the numbers that `read` needs, by name."""
         columns = {"mean": self.mean.tolist(), "factor": self.factor.tolist()}
         return {f"{name} {n}": x for name, column in columns.items() for n, x in enumerate(column)}
 

@@ -16,6 +16,8 @@ from fedproto_app.data.sequences.clients import (
     resampled,
     scaled_by_itself,
     scaling,
+    scaling_from,
+    scaling_numbers,
 )
 from fedproto_app.data.sequences.partition import deal_sequences
 from fedproto_app.data.sequences.pool import SequencePool
@@ -198,6 +200,16 @@ def test_a_clients_scale_comes_from_its_train_steps() -> None:
     changed = scaled(steps([4, 9], [3, 4]))
     np.testing.assert_allclose(changed, [[0, 0], [5**0.5, 0]], rtol=1e-6)
     assert changed.dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ["client", "sequence", "none"])
+def test_a_scaling_is_made_again_from_its_numbers_in_any_order(name: str) -> None:
+    generator = np.random.default_rng(0)
+    steps = generator.normal(3, np.arange(12), (9, 12)).astype(np.float32)
+    settings = SequenceSettings(scaling=name)
+    scaled = scaling([steps], settings)
+    stored = dict(sorted(scaling_numbers(scaled).items()))  # "mean 10" comes before "mean 2"
+    np.testing.assert_array_equal(scaling_from(stored, settings)(steps), scaled(steps))
 
 
 def test_other_scalings() -> None:
