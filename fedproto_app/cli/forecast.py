@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedproto_app.cli import say_next
+from fedproto_app.cli.options import NodeStateFolder, TrainedRun
 from fedproto_app.core.errors import DataError, FedProtoError, did_you_mean
 from fedproto_app.core.whole_file import write_whole
 from fedproto_app.report.check.findings import refusals
@@ -26,21 +27,8 @@ ROWS = 20  # in the table of clients
 
 
 def forecast(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN]", help="The folder of a simulation, with the state of all its nodes."
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="The folder of one node's state, instead of a run: runs/NAME/state/NODE after a "
-            "simulation, STATE-DIR/RUN-TOKEN/NODE at a deployed node. A folder above it will do "
-            "if it has no other node.",
-        ),
-    ] = None,
+    run: TrainedRun = None,
+    state: NodeStateFolder = None,
     data: Annotated[
         Path | None,
         typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -60,6 +61,22 @@ Holidays = Annotated[
 ]
 Target = Annotated[
     str, typer.Option(metavar="COLUMN", help="The column to forecast, if there are several.")
+]
+
+TrainedRun = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[RUN]", help="The folder of a simulation, with the state of all its nodes."
+    ),
+]
+NodeStateFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="The folder of one node's state, instead of a run: runs/NAME/state/NODE after a "
+        "simulation, STATE-DIR/RUN-TOKEN/NODE at a deployed node. A folder above it will do "
+        "if it has no other node.",
+    ),
 ]
 
 

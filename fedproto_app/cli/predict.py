@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedproto_app.cli.forecast import require_writable, write_output
+from fedproto_app.cli.options import NodeStateFolder, TrainedRun
 from fedproto_app.core.errors import FedProtoError
 
 
@@ -25,21 +26,8 @@ def predict(
             help="The new samples: a file, or a folder or zip archive whose files are samples.",
         ),
     ],
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN]", help="The folder of a simulation, with the state of all its nodes."
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="The folder of one node's state, instead of a run: runs/NAME/state/NODE after a "
-            "simulation, STATE-DIR/RUN-TOKEN/NODE at a deployed node. A folder above it will do "
-            "if it has no other node.",
-        ),
-    ] = None,
+    run: TrainedRun = None,
+    state: NodeStateFolder = None,
     client: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Whose model predicts. Needed if there are several."),
