@@ -96,7 +96,7 @@ def main() -> None:
         parser.error(f"FEDPROTO_DATA: no folder {data_root()}")
     sequences = page("sequences")
     lines, figures = [["set", "local", "all in one place"]], []
-    for title, name in sequences.sections[options.section].tables.items():
+    for title, (_, name) in sequences.sections[options.section].tables.items():
         table = sequences.tables[name]
         cells = np.mean([mean_accuracies(table, seed) for seed in options.seeds], axis=0)
         figures.append(cells)

@@ -63,9 +63,9 @@ def new_lines(table: Table, page_name: str, output: Path) -> Lines:
     return with_origin(lines_of(table, groups), command, origin)
 
 
-def texts_of(shown_page: Page, section: Section) -> list[str]:
+def texts_of(section: Section) -> list[str]:
     """Return the text of a section, from the files of its tables."""
-    files = {h: table_file(shown_page.file, name) for h, name in section.tables.items()}
+    files = {h: table_file(page(of).file, name) for h, (of, name) in section.tables.items()}
     return section_of(files, section.shown)
 
 
@@ -106,9 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             shown.append(f"kept, of more seeds or figures: {'; '.join(stay)}")
         console.print("\n".join(shown), markup=False, highlight=False, soft_wrap=True)
         write_table(file, lines)
-    for name, section in shown_page.sections.items():
-        if set(options.tables) & set(section.tables.values()):
-            write_section(shown_page.file, name, MAKER, texts_of(shown_page, section))
+    changed = {(options.page, table) for table in options.tables}
+    for of_page in map(page, PAGES):
+        for name, section in of_page.sections.items():
+            if changed & set(section.tables.values()):
+                write_section(of_page.file, name, MAKER, texts_of(section))
     if refused:
         raise SystemExit("\n".join(["not written:", *refused]))
 

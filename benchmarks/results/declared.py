@@ -16,8 +16,8 @@ A file has `folder` (of the runs, under runs/), and these tables:
 - `[papers.NAME]`: printed figures by row or by a view's `paper`.
 - `[lists]`: names of rows.
 - `[sections.NAME]`: a section of the page. `tables` are its tables by heading, by default the table
-  of the same name. `rows`, `columns` and `means` choose what it shows of their files
-  (`benchmarks.pages.Shown`). A table that no section has gets a file too.
+  of the same name, and "page/table" is another page's. `rows`, `columns` and `means` choose what
+  it shows of their files (`benchmarks.pages.Shown`). A table that no section has gets a file too.
 
 A group of a table's `rows` takes rows `of` sets, or `from` another table ("page/table"), with that
 table's runs. `only` and `without` choose among them. `name`, `title` and `folder` are forms in
@@ -38,6 +38,7 @@ from typing import Any
 from benchmarks.pages import ROOT, Shown, data_root
 from fedproto_app.settings.reading import flat
 
+RESULTS = ROOT / "docs" / "results"
 PAGES = ("forecasting", "systems", "fuels", "classification", "sequences")
 
 Changes = Mapping[str, object]
@@ -141,9 +142,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page. tables: names by heading."""
+    """A part of a page. tables: their pages and names by heading."""
 
-    tables: Mapping[str, str]
+    tables: Mapping[str, tuple[str, str]]
     shown: Shown
 
 
@@ -151,10 +152,14 @@ class Section:
 class Page:
     """A page of docs/results, and what its TOML file declares."""
 
-    file: Path
+    name: str
     folder: str
     tables: Mapping[str, Table]
     sections: Mapping[str, Section]
+
+    @property
+    def file(self) -> Path:
+        return RESULTS / f"{self.name}.md"
 
 
 @cache
@@ -163,12 +168,12 @@ def page(name: str) -> Page:
     tables = {table: _table(name, table) for table in declared["tables"]}
     sections = {}
     for section, keys in declared["sections"].items():
-        of_section = keys.get("tables", {section: section})
-        first = tables[next(iter(of_section.values()))]
+        named = keys.get("tables", {section: section})
+        of_section = {heading: _place(name, text) for heading, text in named.items()}
+        first = _table(*next(iter(of_section.values())))
         chosen = {key: value for key, value in keys.items() if key != "tables"}
         sections[section] = Section(of_section, Shown(**chosen, keys=first.keys))
-    file = ROOT / "docs" / "results" / f"{name}.md"
-    return Page(file, declared["folder"], tables, sections)
+    return Page(name, declared["folder"], tables, sections)
 
 
 @cache

@@ -255,5 +255,4 @@ _FORMS: dict[str, Callable[[Group, str], str]] = {
     "clients-error": lambda group, figure: error_text(fmean(_of_clients(group, figure))),
     "clients-number": lambda group, figure: f"{fmean(_of_clients(group, figure)):.0f}",
     "last-loss-share": _last_loss_share,
-    "none": lambda *_: UNKNOWN,
 }

@@ -30,6 +30,7 @@ from benchmarks.pages import (
 )
 from benchmarks.rand_curves import rand_curve
 from benchmarks.results import __main__ as command
+from benchmarks.results import declared
 from benchmarks.results.declared import PAGES, Job, Page, Table, page
 from benchmarks.results.runs import finished, run
 from benchmarks.results.tables import arranged, lines_of, standard_error
@@ -68,16 +69,16 @@ def make_row(output: Path, table: Table, row: str, seed: int = 0, **changes: Any
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_pages_show_their_files_as_the_command_writes_them(name: str) -> None:
-    declared = page(name)
-    assert declared.file.read_text().count("<!-- /") == len(declared.sections) > 0
-    for section, keys in declared.sections.items():
-        texts = read_section(declared.file, section, command.MAKER)
-        assert texts == command.texts_of(declared, keys), section
+    of_name = page(name)
+    assert of_name.file.read_text().count("<!-- /") == len(of_name.sections) > 0
+    for section, keys in of_name.sections.items():
+        texts = read_section(of_name.file, section, command.MAKER)
+        assert texts == command.texts_of(keys), section
         rows = [line.split(" | ")[0].removeprefix("| ") for line in texts[2:-2]]
         assert len(rows) == len(keys.shown.rows or rows), section
         assert bool(rows) == (keys.shown.columns != []), section
-    for table in declared.tables.values():
-        lines = read_table(table_file(declared.file, table.name))
+    for table in of_name.tables.values():
+        lines = read_table(table_file(of_name.file, table.name))
         assert [list(line) for line in lines] == list(arranged(table, lines)), table.name
         assert list(lines[0][-2:]) == [RUNS, MADE]
         assert len(titles(lines, table.keys)) == len(lines) - 1
@@ -357,14 +358,10 @@ def test_a_benchmark_keeps_the_lines_of_its_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def forecasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Page:
-    """Return the page of forecasts with a copy of its files, which the command writes."""
-    declared = page("forecasting")
-    copy = replace(declared, file=tmp_path / "forecasting.md")
-    copy.file.write_text(declared.file.read_text())
-    shutil.copytree(declared.file.parent / "tables", tmp_path / "tables")
-    monkeypatch.setattr(command, "page", lambda _: copy)
+    """Return the page of forecasts, while the command writes into a copy of all pages."""
+    monkeypatch.setattr(declared, "RESULTS", shutil.copytree(declared.RESULTS, tmp_path / "pages"))
     monkeypatch.setattr("benchmarks.pooled_trees.is_there", lambda: False)
-    return copy
+    return page("forecasting")
 
 
 def test_the_command_writes_rows_whose_runs_are_here_and_keeps_the_others(
@@ -397,5 +394,7 @@ def test_the_command_writes_rows_whose_runs_are_here_and_keeps_the_others(
         if line.startswith("| Solo |")
     ]
     assert shown.startswith("| Solo | 0.3750 | 0.1208 |")
+    systems = read_section(page("systems").file, "overview", command.MAKER)
+    assert any(line.startswith("| Solo | 0.3750 | - |") for line in systems)
     command.main([*options[:2], *options[3:], "--whole"])
     assert [line[0] for line in read_table(file)[1:]] == ["Kindred, linear", "Solo"]
