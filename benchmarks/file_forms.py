@@ -408,7 +408,7 @@ REPORTED = (
         "images of two sizes",
         _images(north=(12, "L"), south=(16, "L")),
         None,
-        refusal="scale or crop",
+        refusal="data.image-size",
     ),
     Form(
         "images of 16 bits at a site",

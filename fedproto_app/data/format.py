@@ -112,6 +112,9 @@ class Candidate:
         return arrays
 
 
+OF_IMAGES = ("pretrained_encoder",)  # keys of all sources of images
+
+
 @dataclass(frozen=True)
 class Reading:
     """The settings that read a path: the source, and other settings by their keys.

@@ -13,7 +13,8 @@ class DataShape:
         an image. It is () if the settings determine it, as for the windows of a series.
     classes: the names of the classes in the order of the labels, () if there are none.
     columns: the names of the columns known in advance, for series. For sequences, the names of the
-        values of a step if there are several and the source names them, else ().
+        values of a step if there are several and the source names them, else (). For images, the
+        pretrained encoder if vectors stand in their place, else ().
     step: the step of the series in words, "" for series without times.
     """
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import INFO
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from flwr.app import Context
@@ -23,6 +23,7 @@ from fedproto_app.core.errors import DataError, FedProtoError, SettingsError, sy
 from fedproto_app.core.events import Value, tell
 from fedproto_app.core.messages import MaskingOrder, NodeRoster, Order, Reply, SampleTimes
 from fedproto_app.core.methods import method_named
+from fedproto_app.data.images.vectors import kept_in
 from fedproto_app.data.series import notes_of
 from fedproto_app.data.shard import Shard, groups_in
 from fedproto_app.data.shared_read import forget
@@ -45,7 +46,7 @@ from fedproto_app.node.shares import Share, shares_of, size_by_memory
 from fedproto_app.node.site import Site, read_site
 from fedproto_app.node.store import ClientStore, store_of
 from fedproto_app.node.trainer import Node
-from fedproto_app.settings import Settings, settings_from
+from fedproto_app.settings import DataSettings, Settings, settings_from
 from fedproto_app.settings.fit import releases_of, withholds_samples
 from fedproto_app.settings.run import OutputSettings
 from fedproto_app.strategies.common.learner import (
@@ -194,8 +195,7 @@ def _done(
     device = torch_device(settings.device, worker_number())
     use_precision(settings.precision, device)
     store = store_of(folder, len(shard.clients), device)
-    stored_settings = settings.model_dump(by_alias=True, exclude={"output", "nodes"})
-    store.write_settings(stored_settings, shard.shape)
+    store.write_settings(_stored(settings, site, simulated=simulated), shard.shape)
     work = _Work(phase, order, part, site, simulated, settings, shard, store, device, session)
     with _without_denormals():
         return work.replies()
@@ -312,18 +312,37 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     """Return the node's clients. Only in a simulation may a run choose the data source."""
     if not simulated:
         require_admitted(settings, site)
-    if site.data.source is not None or not simulated:
-        settings = settings.model_copy(update={"data": site.reads(settings.data)})
+    data = _data_of(settings, site, simulated=simulated)
     try:
         # A shard does not depend on where a run is written, so runs in one process share shards.
-        of_data = settings.model_copy(update={"output": OutputSettings()})
-        shard = _cached_shard(of_data, site.partition_id or 0, site.num_partitions)
+        of_data = settings.model_copy(update={"data": data, "output": OutputSettings()})
+        with kept_in(state_root(site) / "vectors"):
+            shard = _cached_shard(of_data, site.partition_id or 0, site.num_partitions)
     except OSError as error:
         raise DataError(f"cannot read its data: {system_fault(error)}") from None
     except MemoryError:
         raise DataError("its data do not fit into the memory that it may use") from None
     own_data = not (simulated or site.is_dealt)
     return with_enough(shard, site.limits.least_samples) if own_data else shard
+
+
+def _data_of(settings: Settings, site: Site, *, simulated: bool) -> DataSettings:
+    """Return the settings of the data that the node reads."""
+    own = site.data.source is not None or not simulated
+    return site.reads(settings.data) if own else settings.data
+
+
+def _stored(settings: Settings, site: Site, *, simulated: bool) -> dict[str, Any]:
+    """Return the settings that new values are read and predicted with, as a table.
+
+    How the site's files are read is the site's matter. What makes samples of them is the run's.
+    """
+    run = {
+        name: getattr(settings.data, name) for name in ("partition", "clusters", "least_periods")
+    }
+    data = _data_of(settings, site, simulated=simulated).model_copy(update=run)
+    stored = settings.model_copy(update={"data": data})
+    return stored.model_dump(by_alias=True, exclude={"output", "nodes"})
 
 
 def with_enough(shard: Shard, least_samples: int) -> Shard:

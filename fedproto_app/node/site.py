@@ -101,6 +101,7 @@ class SiteData(Section):
     decimal: Decimal = "auto"
     scale: ScalePair = ""  # for clients without history
     corrupt_images: Literal["refuse", "skip"] | None = None
+    pretrained_encoder: str = ""  # for runs that want vectors in place of images
     sequences: SiteSequences = SiteSequences()
 
 
@@ -162,6 +163,8 @@ class Site(Section):
                 )
             target = {"target": data.sequences.target}
             update["sequences"] = run.sequences.model_copy(update=target)
+        if run.pretrained_encoder:
+            update |= self._encodes(run.pretrained_encoder)
         if not self.is_dealt:
             update["least_periods"] = self.limits.least_periods
             scheme = {"scheme": "given"}
@@ -173,6 +176,15 @@ class Site(Section):
         read = run.model_copy(update=update)
         require_meaning(read)
         return read
+
+    def _encodes(self, wanted: str) -> dict[str, object]:
+        """Return the setting for vectors of the site's pretrained encoder."""
+        if not self.data.pretrained_encoder:
+            raise SettingsError(
+                f"data.pretrained-encoder = {wanted!r}: this site has none; name the same file in "
+                "data.pretrained-encoder of the site's file"
+            )
+        return {"pretrained_encoder": self._path("pretrained_encoder")}
 
     def _lends(self, run: DataSettings) -> dict[str, object]:
         """Return the settings for the columns known in advance that the run wants.

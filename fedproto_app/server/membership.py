@@ -526,6 +526,8 @@ def _columns_fault(shape: DataShape, of_run: DataShape) -> str:
     of_series = " that is known in advance" if not shape.inputs else ""
     for column in of_run.columns:
         if column not in shape.columns:
+            if len(of_run.inputs) > 1:  # images
+                return f"it does not make {shown(column)} of its images"
             return f"its data have no column {shown(column)!r}{of_series}"
     further = next((column for column in shape.columns if column not in of_run.columns), None)
     if further is not None:

@@ -375,6 +375,17 @@ class DataSettings(Section):
     corrupt_images: Literal["refuse", "skip"] = setting(
         "refuse", "whether a client with an unreadable image is refused, or the image left out"
     )
+    image_size: Annotated[int, Field(ge=0, le=1024)] = setting(
+        0,
+        "pixels to whose square images from `class-folders` are scaled (0: all have one size)",
+        "0 … 1024",
+    )
+    pretrained_encoder: str = setting(
+        "",
+        "ONNX file of a [pretrained encoder](images.md#pretrained-encoders), which turns images "
+        "into vectors",
+        "a path",
+    )
     synthetic: SyntheticSettings = SyntheticSettings()
     partition: PartitionSettings = PartitionSettings()
     sequences: SequenceSettings = SequenceSettings()

@@ -99,8 +99,10 @@ class ClassificationSettings(Section):
     """``[classification]``: batches of labelled images."""
 
     batch_size: Count = setting(32, "images per step")
-    augment: bool = setting(True, "crop images at random. With `flip` they are also mirrored")
-    flip: bool = setting(True, "mirror images. Set false for digits and letters")
+    augment: Literal["crop-and-mirror", "crop", "none"] = setting(
+        "crop-and-mirror",
+        "what is done to train images at random. Digits and letters must not be mirrored",
+    )
     stage_schedule: Literal["sequential", "cyclic"] = setting(
         "sequential",
         "`sequential` trains each stage in turn, for an equal part of the rounds. `cyclic` "

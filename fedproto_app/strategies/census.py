@@ -54,7 +54,7 @@ from fedproto_app.strategies.common.client_sums import SumsOfClasses
 from fedproto_app.strategies.common.federation import Federation
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution, Learner, Phase
 from fedproto_app.strategies.fedavg import FedAvgStrategy
-from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches, image_classifier
+from fedproto_app.tasks.images.task import ClassificationTask, fixed_features, image_classifier
 from fedproto_app.tasks.labelled import LabelledBatch
 from fedproto_app.trust.outliers import FEWEST
 
@@ -276,7 +276,7 @@ class CensusLearner(Learner[CensusContext, ClassificationTask]):
 def learned_and_random_patches(settings: Settings, shape: DataShape) -> LearnedAndFixed:
     """Return the encoder of the settings with random filters, which all processes draw alike."""
     filters = settings.method_table(CensusSettings).features
-    fixed = fixed_patches(settings, shape, filters) if filters else None
+    fixed = fixed_features(settings, shape, filters) if filters else None
     return LearnedAndFixed(image_classifier(settings.model, shape), fixed)
 
 

@@ -20,7 +20,7 @@ from fedproto_app.data.images.clients import LabelledImages, images_at, reserved
 from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
-from fedproto_app.settings import DataSettings, Settings
+from fedproto_app.settings import Settings
 from fedproto_app.settings.paths import OUTPUT_ROOT
 from fedproto_app.strategies.common.federation import Federation
 
@@ -80,9 +80,9 @@ def _reserved(settings: Settings, federation: Federation) -> LabelledImages:
 
 def _load(path: str, key: str, settings: Settings, shape: DataShape) -> ImagePool:
     source = "image-npz" if Path(path).suffix == ".npz" else "class-folders"
-    skips = settings.data.corrupt_images
+    data = settings.data.model_copy(update={"source": source, "path": path, "classes": ""})
     try:
-        pool = load_pool(DataSettings(source=source, path=path, corrupt_images=skips))
+        pool = load_pool(data)
     except (DataError, OSError) as error:
         raise DataError(f"{key} = {path!r}: {error}") from None
     if pool.shape != shape.inputs:

@@ -225,10 +225,9 @@ class EnsembleDistillation:
 
     def _augmented(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
         """Return the images cropped and mirrored as clients do: [m, …] uint8."""
-        chosen = self._task.settings.classification
-        if not chosen.augment:
+        if not self._task.augments:
             return pixels
-        moves = draw_moves(len(pixels), pixels.shape[-2:], chosen.flip, generator)
+        moves = draw_moves(len(pixels), pixels.shape[-2:], self._task.mirrors, generator)
         return moved(pixels.unsqueeze(0), moves.unsqueeze(0))[0]
 
     def _logits(self, model: Mapping[str, Tensor], pixels: Tensor) -> Tensor:

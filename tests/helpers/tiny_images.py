@@ -39,7 +39,7 @@ def image_learner(method: str = "gldp", **changes: Any) -> AnyLearner:
             "model.representation-dim": WIDTH,
             "optimizer.name": "sgd",
             "classification.batch-size": 2,
-            "classification.augment": False,
+            "classification.augment": "none",
             "gldp.encoder-epochs": 1,
             "gldp.head-epochs": 1,
             **changes,

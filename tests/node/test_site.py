@@ -135,6 +135,20 @@ def test_what_a_site_does_not_lend_is_refused(
         site.reads(DataSettings.model_validate(run))
 
 
+def test_a_site_names_its_pretrained_encoder_and_a_run_only_asks_for_it(tmp_path: Path) -> None:
+    images = '[data]\nsource = "class-folders"\npath = "scans"\n'
+    run = DataSettings(pretrained_encoder="/tmp/of-the-run.onnx")
+    with pytest.raises(SettingsError, match=r"'/tmp/of-the-run.onnx': this site has none"):
+        site_file(write(tmp_path, images)).reads(run)
+    named = images + 'pretrained-encoder = "resnet18.onnx"\n'
+    data = site_file(write(tmp_path, named)).reads(run)
+    assert data.pretrained_encoder == str(tmp_path / "resnet18.onnx")
+    assert site_file(write(tmp_path, named)).reads(DataSettings()).pretrained_encoder == ""
+    outside = named.replace("resnet18", "../resnet18")
+    with pytest.raises(SettingsError, match=r"outside data\.root"):
+        site_file(write(tmp_path, outside)).reads(run)
+
+
 def test_what_a_site_leaves_out_is_the_runs() -> None:
     run = DataSettings(corrupt_images="skip", sequences=SequenceSettings(target="load"))
     data = read_site({"data-source": "recordings"}).reads(run)

@@ -619,6 +619,34 @@ def test_nodes_whose_sequences_have_another_order_of_columns_are_turned_away(
     ]
 
 
+def test_nodes_with_another_pretrained_encoder_are_turned_away(tmp_path: Path) -> None:
+    vectors = ("vectors of the pretrained encoder 0a",)
+    shapes: list[tuple[tuple[int, ...], tuple[str, ...]]] = [
+        ((512, 1, 1), vectors),
+        ((512, 1, 1), vectors),
+        ((512, 1, 1), ("vectors of the pretrained encoder 1b",)),
+        ((3, 8, 8), ()),
+        ((512, 1, 1), ()),
+        ((5000, 1, 1), vectors),
+    ]
+    nodes = [
+        node_roster(f"n{n}", f"c{n}", inputs=inputs, columns=columns, classes=("fall", "walk"))
+        for n, (inputs, columns) in enumerate(shapes)
+    ]
+    federation, grid = federation_of(
+        tmp_path, *nodes, task="classification", method="fedavg", **{"nodes.minimum": 6}
+    )
+    connect(federation, grid, *range(1000, 1006))
+    federation.members.await_nodes(grid)
+    assert federation.shape.inputs == (512, 1, 1)
+    of_run = f"the run's data are (512, 1, 1) of {vectors[0]} with classes fall, walk"
+    assert sorted(reasons(federation)) == [
+        *[f"it does not make {vectors[0]} of its images; {of_run}"] * 2,
+        "its samples are (512, 1, 1), not images of 1 or 3 channels",
+        "its vectors have 5000 values, more than 4096",
+    ]
+
+
 def test_nodes_whose_series_have_another_step_are_turned_away(tmp_path: Path) -> None:
     nodes = [node_roster(f"n{number}", f"c{number}", step="1 month") for number in range(2)]
     weekly = node_roster("weekly", "x", step="7 days")

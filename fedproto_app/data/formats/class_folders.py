@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import FileTree, files_in, open_tree
-from fedproto_app.data.format import Answers, Candidate, Fit, Format, Reading, Source
+from fedproto_app.data.format import OF_IMAGES, Answers, Candidate, Fit, Format, Reading, Source
 from fedproto_app.data.images.pool import (
     ImagePool,
     ImageSplit,
@@ -69,12 +69,13 @@ class ImageFile:
 class Pattern:
     """The first readable image, and the shape that all images must have.
 
-    notes: for `ImagePool.notes`.
+    notes: for `ImagePool.notes`. scales: whether images are scaled to this shape.
     """
 
     name: str
     shape: tuple[int, int, int]
-    notes: Mapping[str, str]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    scales: bool = False
 
 
 def load_class_folders(settings: DataSettings) -> ImagePool:
@@ -95,6 +96,8 @@ def load_class_folders(settings: DataSettings) -> ImagePool:
                 raise DataError(f"{path}: no image in a folder {split}/<class>")
         _require_alike(files, path)
         pattern = _pattern(tree, splits["train"], path)
+    if side := settings.image_size:
+        pattern = replace(pattern, shape=(pattern.shape[0], side, side), scales=True)
     labels = {split: sorted({file.label for file in splits[split]}) for split in splits}
     classes = all_classes(labels["train"], labels["test"], settings, str(path))
     train, test = (_split(split, classes, pattern, path) for split in splits.values())
@@ -102,15 +105,36 @@ def load_class_folders(settings: DataSettings) -> ImagePool:
 
 
 def load_unlabelled_images(
-    path: Path, shape: tuple[int, int, int]
+    path: Path, shape: tuple[int, int, int] | None, image_size: int
 ) -> tuple[list[str], NDArray[np.uint8]]:
     """Return the names of images at any depth of a folder or zip archive, or of an image file, and
-    their pixels [n, *shape]. Raises `DataError` for an image of another size, or a damaged one."""
+    their pixels [n, *shape].
+
+    shape: None if the images only have to be alike. image_size: as in `DataSettings`. Raises
+    `DataError` for an image of another size, or a damaged one.
+    """
     folder, names = files_in(path, _IMAGE, f"image ({', '.join(SUFFIXES)})")
-    images = _load(folder, names, Pattern("a train image", shape, {}), np.arange(len(names)))
+    first = "a train image"
+    if shape is None:
+        first, shape = names[0], (3, image_size, image_size)
+        if not image_size:
+            with open_tree(folder) as tree:
+                shape = (3, *_sides_of(tree, names[0], folder))
+    pattern = Pattern(first, shape, scales=image_size > 0)
+    images = _load(folder, names, pattern, np.arange(len(names)))
     for row, why in images.corrupt.items():
         raise DataError(f"{folder}: {names[row]}: {why} ({len(images.corrupt)} corrupt in all)")
     return names, images.pixels
+
+
+def _sides_of(tree: FileTree, name: str, folder: Path) -> tuple[int, int]:
+    try:
+        _, height, width = decode(tree.read(name)).shape
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:
+        raise DataError(f"{folder}: {name}: {error}") from None
+    return height, width
 
 
 def _files(tree: FileTree, path: Path) -> list[ImageFile]:
@@ -231,7 +255,7 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
         for row, position in enumerate(positions):
             name = names[position]
             try:
-                image = decode(tree.read(name))
+                image = decode(tree.read(name), pattern.shape[1] if pattern.scales else 0)
             except (DataError, MemoryError):
                 raise
             except Exception as error:  # Pillow raises many kinds of errors for damaged bytes
@@ -240,7 +264,7 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
             if image.shape[1:] != pattern.shape[1:]:
                 raise DataError(
                     f"{path}: {name} has {_size(image.shape)} pixels, but {pattern.name} has "
-                    f"{_size(pattern.shape)}; scale or crop all images to one size first"
+                    f"{_size(pattern.shape)}; data.image-size scales all images to one size"
                 )
             if len(image) > pattern.shape[0]:
                 if (image != image[:1]).any():
@@ -257,8 +281,10 @@ def _size(shape: tuple[int, ...]) -> str:
     return f"{shape[2]} × {shape[1]}"
 
 
-def decode(data: bytes) -> NDArray[np.uint8]:
+def decode(data: bytes, side: int = 0) -> NDArray[np.uint8]:
     """Return the pixels of a JPEG, PNG or BMP file, [channels, height, width].
+
+    side: the height and width to which the image is scaled, 0 to leave it as it is.
 
     As in the file, there are 3 channels (red, green, blue) or 1 (grey). Transparency is dropped.
     Raises `ValueError` or one of Pillow's errors if the file is damaged.
@@ -279,9 +305,12 @@ def decode(data: bytes) -> NDArray[np.uint8]:
             raise ValueError("more than 8 bits a pixel; save it with 8 bits a channel")
         grey = mode in _GREY
         if mode in ("P", "PA"):
-            pixels = np.asarray(image.convert("RGBA").convert("RGB"))
+            converted = image.convert("RGBA").convert("RGB")
         else:
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
+            converted = image.convert("L" if grey else "RGB")
+        if side and converted.size != (side, side):
+            converted = converted.resize((side, side), Image.Resampling.BILINEAR)
+        pixels = np.asarray(converted)
     return pixels[np.newaxis] if grey else pixels.transpose(2, 0, 1)
 
 
@@ -307,7 +336,15 @@ def _reading(candidate: Candidate, _: Answers) -> Reading:
 
 
 FORMAT = Format(
-    (Source("class-folders", "images", load_class_folders, "a file or a folder"),),
+    (
+        Source(
+            "class-folders",
+            "images",
+            load_class_folders,
+            "a file or a folder",
+            keys=("image_size", *OF_IMAGES),
+        ),
+    ),
     "a folder or .zip of class folders",
     _fit,
     _reading,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.format import Answers, Candidate, Fit, Format, Reading, Source
+from fedproto_app.data.format import OF_IMAGES, Answers, Candidate, Fit, Format, Reading, Source
 from fedproto_app.data.images.pool import (
     ImagePool,
     ImageSplit,
@@ -209,7 +209,7 @@ def _reading(candidate: Candidate, _: Answers) -> Reading:
 
 
 FORMAT = Format(
-    (Source("image-npz", "images", load_image_npz),),
+    (Source("image-npz", "images", load_image_npz, keys=OF_IMAGES),),
     "an .npz file with x_train, or with x of uint8",
     _fit,
     _reading,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.files import require_inside
-from fedproto_app.data.format import Candidate, Fit, Format, Source
+from fedproto_app.data.format import OF_IMAGES, Candidate, Fit, Format, Source
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
 from fedproto_app.settings import DataSettings
 
@@ -162,8 +162,8 @@ def _fit(candidate: Candidate) -> Fit:
 
 FORMAT = Format(
     (
-        Source("cifar", "images", load_cifar, "a folder"),
-        Source("digits", "images", load_digits, "no path"),
+        Source("cifar", "images", load_cifar, "a folder", keys=OF_IMAGES),
+        Source("digits", "images", load_digits, "no path", keys=OF_IMAGES),
     ),
     "a CIFAR folder",
     _fit,

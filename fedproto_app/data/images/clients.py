@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.partition import Holding, Stage, reserved_places
-from fedproto_app.data.images.pool import ImagePool, ImageSplit
+from fedproto_app.data.images.pool import ImagePool, ImageSplit, Pixels
 from fedproto_app.settings import DataSettings, PartitionSettings
 
 _NAMES_SHOWN = 3  # corrupt images that a note names; it only counts the others
@@ -18,9 +18,10 @@ _NAMES_SHOWN = 3  # corrupt images that a note names; it only counts the others
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """pixels: [n, channels, height, width] uint8. labels: [n] int64."""
+    """pixels: [n, channels, height, width] uint8, or vectors [n, D, 1, 1] float32. labels: [n]
+    int64."""
 
-    pixels: NDArray[np.uint8]
+    pixels: Pixels
     labels: NDArray[np.int64]
 
     def __len__(self) -> int:

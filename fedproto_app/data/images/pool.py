@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +17,18 @@ from fedproto_app.settings import DataSettings
 _TEST_SHARE = 0.2
 
 Positions = NDArray[np.int64]
+Pixels = NDArray[Any]  # uint8, or float32 if vectors stand in place of images
 
 
 @dataclass(frozen=True)
 class LoadedImages:
     """The pixels of some images.
 
-    pixels: [m, channels, height, width] uint8, in the order of the request.
-    corrupt: the reason for each row that could not be read. Its pixels are zeros.
+    pixels: [m, channels, height, width] uint8, in the order of the request, or vectors [m, D, 1, 1]
+        float32. corrupt: the reason for each row that could not be read. Its pixels are zeros.
     """
 
-    pixels: NDArray[np.uint8]
+    pixels: Pixels
     corrupt: dict[int, str]
 
 
@@ -64,6 +66,7 @@ class ImagePool:
 
     shape: channels, height, width of every image. notes: what a person should know of how a
     client's images were read. The key is the client's name, or "" if the source has no clients.
+    encoder: the digest of the pretrained encoder whose vectors stand in place of pixels, or "".
     """
 
     classes: tuple[str, ...]
@@ -71,6 +74,7 @@ class ImagePool:
     train: ImageSplit
     test: ImageSplit
     notes: Mapping[str, str] = field(default_factory=dict)
+    encoder: str = ""
 
 
 def drawn_for_test(groups: Sequence[tuple[str, str]]) -> NDArray[np.bool_]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedproto_app.core.errors import DataError
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
+from fedproto_app.data.images.vectors import with_vectors
 from fedproto_app.data.source_checks import (
     listed_classes,
     loaded_from,
@@ -24,8 +25,9 @@ from fedproto_app.settings import DataSettings
 def load_pool(settings: DataSettings) -> ImagePool:
     """Return the images of the source, labelled in the order of ``data.classes`` if that is set.
 
-    A file is decoded, and errors in it are reported, only when its pixels are requested. If
-    something cannot be read, a `DataError` names the file or source, and the image or array.
+    A file is decoded, and errors in it are reported, only when its pixels are requested. With
+    ``data.pretrained-encoder``, vectors stand in place of pixels. If something cannot be read, a
+    `DataError` names the file or source, and the image or array.
     """
     loaded, where = loaded_from(settings, "images")
     pool = _checked(loaded, where)
@@ -34,7 +36,8 @@ def load_pool(settings: DataSettings) -> ImagePool:
         replace(_with_checked_pixels(split, pool.shape, where), labels=label_of[split.labels])
         for split in (pool.train, pool.test)
     )
-    return replace(pool, classes=classes, train=train, test=test)
+    pool = replace(pool, classes=classes, train=train, test=test)
+    return with_vectors(pool, settings) if settings.pretrained_encoder else pool
 
 
 def _checked(pool: object, where: str) -> ImagePool:

@@ -15,6 +15,7 @@ from fedproto_app.data.images.clients import why_refused
 from fedproto_app.data.images.partition import partition_pool
 from fedproto_app.data.images.pool import ImagePool, ImageSplit, Positions
 from fedproto_app.data.images.sources import load_pool
+from fedproto_app.models.pretrained import pretrained_encoder
 from fedproto_app.report.check.doubts import doubts_about_images
 from fedproto_app.report.check.findings import (
     MOST_LISTED,
@@ -66,7 +67,7 @@ def check(settings: Settings, all_rows: bool) -> Checked:
 
     all_rows: list all classes. The result says whether a run could start.
     """
-    pool = load_pool(settings.data)
+    pool = load_pool(settings.data.model_copy(update={"pretrained_encoder": ""}))
     data = with_own_clients(settings.data, "partition", pool.train.clients is not None)
     decoded, corrupt = decode(pool)
     skips = data.corrupt_images == "skip"
@@ -187,6 +188,10 @@ def _pool_facts(
         facts.append(("stages", str(1 + max(train.stages.max(), test.stages.max()))))
     drawn = f" of {images}, drawn at random" if decoded < images else ""
     facts.append(("decoded", f"{decoded}{drawn}; {corrupt} corrupt"))
+    if settings.pretrained_encoder:
+        encoder = pretrained_encoder(settings.pretrained_encoder)
+        of = f"{encoder.side} × {encoder.side} pixels by encoder {encoder.digest}"
+        facts.append(("vectors", f"{encoder.length} values an image, made from {of}"))
     facts.append(("partition", _scheme(settings)))
     if reserved := settings.partition.reserve_per_class:
         facts.append(("reserved", f"{reserved} train images of each class, which no client gets"))

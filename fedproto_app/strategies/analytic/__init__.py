@@ -176,7 +176,7 @@ METHOD = Method(
     tasks=("forecasting", "classification", "sequence-classification"),
     model={
         "forecasting": "fedproto_app.tasks.forecasting.task:linear_model",
-        "classification": f"{__name__}.classes_learner:random_patches",
+        "classification": f"{__name__}.classes_learner:features_of_images",
         "sequence-classification": f"{__name__}.classes_learner:sequence_kernels",
     },
     rounds=rounds_with_guesses,

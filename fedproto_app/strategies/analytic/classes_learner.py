@@ -32,8 +32,7 @@ from fedproto_app.maths.class_gaussian import (
     log_loss,
     shortened,
 )
-from fedproto_app.models.model import HEAD
-from fedproto_app.models.random_patches import RandomPatchClassifier
+from fedproto_app.models.model import HEAD, LinearHeadModel
 from fedproto_app.models.sequence_kernels import SequenceKernelClassifier
 from fedproto_app.settings import Settings, Training
 from fedproto_app.strategies.analytic import AnalyticSettings, learns_from_validation
@@ -54,7 +53,7 @@ from fedproto_app.strategies.common.class_fit import (
 )
 from fedproto_app.strategies.common.closed_form import ClosedFormLearner, new_stage
 from fedproto_app.strategies.common.learner import Cohort, Context, Contribution
-from fedproto_app.tasks.images.task import ClassificationTask, fixed_patches
+from fedproto_app.tasks.images.task import ClassificationTask, fixed_features
 from fedproto_app.tasks.sequences.task import SequenceClassificationTask
 
 ENOUGH_VALIDATION = 100  # samples with which a client needs no train samples to judge classifiers
@@ -293,9 +292,9 @@ def _set_heads(cohort: Cohort, final: Classifier, judged: Classifier) -> None:
         cohort.memory.judged[name].copy_(judged_head)
 
 
-def random_patches(settings: Settings, shape: DataShape) -> RandomPatchClassifier:
-    """Return the model of images. Every process draws the same filters."""
-    return fixed_patches(settings, shape, settings.method_table(AnalyticSettings).features)
+def features_of_images(settings: Settings, shape: DataShape) -> LinearHeadModel:
+    """Return the model of images. Every process has the same features."""
+    return fixed_features(settings, shape, settings.method_table(AnalyticSettings).features)
 
 
 SEQUENCE_FEATURES = 6  # times `analytic.features`

@@ -18,7 +18,7 @@ SMALL_RUNS: dict[str, dict[str, object]] = {
         "optimizer.learning-rate": 0.05,
         "output.pictures": False,
         "classification.batch-size": 5,
-        "classification.flip": False,
+        "classification.augment": "crop",
         "gldp.encoder-epochs": 2,
         "gldp.head-epochs": 2,
     }

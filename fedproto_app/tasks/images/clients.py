@@ -14,6 +14,7 @@ from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
 from fedproto_app.data.shard import Shard
 from fedproto_app.data.shared_read import read_once
+from fedproto_app.models.pretrained import vectors_name
 from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.tasks.table import Admission
 
@@ -27,7 +28,8 @@ def load_shard(settings: Settings, partition: int, partitions: int) -> Shard:
     learns = method_named(settings.method).learns_from_validation(settings)
     clients = {n: replace(client, learns_validation=learns) for n, client in clients.items()}
     _require_fitting_stages(settings, [len(client.stages) for client in clients.values()])
-    return Shard(clients, refused, DataShape(pool.shape, pool.classes))
+    vectors = (vectors_name(pool.encoder),) if pool.encoder else ()
+    return Shard(clients, refused, DataShape(pool.shape, pool.classes, vectors))
 
 
 def read(settings: Settings) -> None:

@@ -18,6 +18,7 @@ from fedproto_app.core.randomness import torch_stream
 from fedproto_app.data.formats.class_folders import load_unlabelled_images
 from fedproto_app.data.formats.image_npz import load_unlabelled_pixels
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
+from fedproto_app.data.images.pool import Pixels
 from fedproto_app.data.shape import DataShape
 from fedproto_app.maths.augmentation import draw_moves, moved
 from fedproto_app.models.image_classifier import (
@@ -26,8 +27,16 @@ from fedproto_app.models.image_classifier import (
     SmallCnnClassifier,
     resnet_dim,
 )
-from fedproto_app.models.model import Model
+from fedproto_app.models.model import LinearHeadModel, Model
 from fedproto_app.models.module import ModuleShape
+from fedproto_app.models.pretrained import (
+    LARGEST_SIDE,
+    LONGEST_VECTOR,
+    FixedVectorClassifier,
+    VectorClassifier,
+    pretrained_encoder,
+    vectors_name,
+)
 from fedproto_app.models.random_patches import RandomPatchClassifier
 from fedproto_app.settings import ModelSettings, Settings
 from fedproto_app.tasks.images.metrics import (
@@ -51,7 +60,6 @@ from fedproto_app.tasks.labelled import (
 )
 
 MOST_IMAGES = 1e9  # images of a client
-LARGEST_SIDE = 1024  # of an image; it bounds a server's memory, as MOST_CLASSES does
 
 Rule = Callable[[Tensor], Tensor]  # representations [K, n, D] → predicted classes [K, n]
 
@@ -72,6 +80,8 @@ class CohortImages(LabelledSamples):
 def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
     """Return the classifier that the settings name."""
     classes = len(shape.classes)
+    if are_vectors(shape):
+        return VectorClassifier(shape.inputs[0], classes, settings.representation_dim)
     if settings.image_encoder == "resnet18":
         if settings.factors != (1.0,):
             raise SettingsError(
@@ -89,11 +99,18 @@ def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
     return SmallCnnClassifier(shape.inputs, classes, width, settings.representation_dim)
 
 
-def fixed_patches(settings: Settings, shape: DataShape, filters: int) -> RandomPatchClassifier:
-    """Return a classifier on random filters, which are the same in every process."""
+def fixed_features(settings: Settings, shape: DataShape, filters: int) -> LinearHeadModel:
+    """Return a classifier on random filters, which are the same in every process, or on vectors."""
+    if are_vectors(shape):
+        return FixedVectorClassifier(shape.inputs[0], len(shape.classes))
     draws, section = torch_stream(settings.seed, "random filters"), settings.classification
-    mirrored = section.augment and section.flip
+    mirrored = section.augment == "crop-and-mirror"
     return RandomPatchClassifier(shape.inputs, len(shape.classes), filters, draws, mirrored)
+
+
+def are_vectors(shape: DataShape) -> bool:
+    """Return whether a pretrained encoder's vectors stand in place of the images."""
+    return len(shape.inputs) == 3 and shape.inputs[1:] == (1, 1) and bool(shape.columns)
 
 
 def stage_at(server_round: int, rounds: int, stages: int, schedule: str) -> int:
@@ -160,9 +177,11 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
 
     @staticmethod
     def shape_fault(shape: DataShape) -> str | None:
-        if len(shape.inputs) != 3 or shape.inputs[0] not in (1, 3):
+        if are_vectors(shape) and shape.inputs[0] > LONGEST_VECTOR:
+            return f"its vectors have {shape.inputs[0]} values, more than {LONGEST_VECTOR}"
+        if len(shape.inputs) != 3 or not (shape.inputs[0] in (1, 3) or are_vectors(shape)):
             return f"its samples are {shape.inputs}, not images of 1 or 3 channels"
-        if max(shape.inputs) > LARGEST_SIDE:
+        if not are_vectors(shape) and max(shape.inputs) > LARGEST_SIDE:
             return f"its images are {shape.inputs}, larger than {LARGEST_SIDE}"
         if not 1 <= len(shape.classes) <= MOST_CLASSES:
             return f"it has {len(shape.classes)} classes, expected 1 … {MOST_CLASSES}"
@@ -236,7 +255,8 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
     def read(self, path: Path) -> tuple[Sequence[str], NewSamples]:
         if path.suffix.lower() != ".npz":
             channels, height, width = self.shape.inputs
-            return load_unlabelled_images(path, (channels, height, width))
+            shape = None if are_vectors(self.shape) else (channels, height, width)
+            return load_unlabelled_images(path, shape, self.settings.data.image_size)
         pixels = load_unlabelled_pixels(path)
         return numbered(pixels), pixels
 
@@ -246,29 +266,59 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
             raise DataError("there is no image to predict for")
         if pixels.dtype.kind in "iu" and pixels.min() >= 0 and pixels.max() <= 255:
             pixels = pixels.astype(np.uint8)
-        if pixels.dtype != np.uint8 or pixels.shape[1:] != self.shape.inputs:
+        fits = pixels.ndim == 4 and pixels.shape[1] in (1, 3)
+        expected = "1 or 3, height, width"
+        if not are_vectors(self.shape):
+            fits = pixels.shape[1:] == self.shape.inputs
+            expected = ", ".join(map(str, self.shape.inputs))
+        if pixels.dtype != np.uint8 or not fits:
             raise DataError(
                 f"the images are {pixels.dtype} {list(pixels.shape)}, expected uint8 from 0 to "
-                f"255, [n, {', '.join(map(str, self.shape.inputs))}] (n images, channels, height, "
-                "width)"
+                f"255, [n, {expected}] (n images, channels, height, width)"
             )
+        if are_vectors(self.shape):
+            pixels = self._vectors_of(pixels)
         return self._stacked([pixels]), None
+
+    def _vectors_of(self, pixels: Pixels) -> Pixels:
+        """Return the vectors [n, D, 1, 1] of new images."""
+        path = self.settings.data.pretrained_encoder
+        encoder = pretrained_encoder(path)
+        if vectors_name(encoder.digest) not in self.shape.columns:
+            raise DataError(
+                f"data.pretrained-encoder = {path!r}: the file has changed since the model was "
+                "trained on its vectors"
+            )
+        vectors = encoder.vectors(torch.from_numpy(pixels)).numpy()
+        if not np.isfinite(vectors).all():
+            raise DataError("the pretrained encoder turns an image into NaN or infinite values")
+        return vectors[:, :, None, None]
 
     @property
     def batch_size(self) -> int:
         return self.settings.classification.batch_size
 
+    @property
+    def augments(self) -> bool:
+        """Whether images are cropped, and perhaps mirrored, at random. Vectors are not."""
+        augment = self.settings.classification.augment
+        return augment != "none" and not are_vectors(self.shape)
+
+    @property
+    def mirrors(self) -> bool:
+        """Whether images are mirrored at random."""
+        return self.augments and self.settings.classification.augment == "crop-and-mirror"
+
     def inputs_of(
         self, samples: CohortImages, order: Tensor, generators: Sequence[torch.Generator]
     ) -> Callable[[Tensor, slice], Tensor]:
         """Return the function that normalises images, and crops and mirrors them at random."""
-        section = self.settings.classification
-        if not section.augment:
+        if not self.augments:
             return lambda pixels, _: self.normalised(pixels)
         moves = torch.zeros(*order.shape, 3, dtype=torch.int64)
         for row, generator in enumerate(generators):
             count, sides = samples.train_samples[row], samples.values.shape[-2:]
-            moves[row, :count] = draw_moves(count, sides, section.flip, generator)
+            moves[row, :count] = draw_moves(count, sides, self.mirrors, generator)
         moves = moves.to(self.device)
         return lambda pixels, columns: self.normalised(moved(pixels, moves[: len(pixels), columns]))
 
@@ -352,8 +402,8 @@ def _joined(parts: Sequence[LabelledImages]) -> LabelledImages:
 
 
 def normalised(pixels: Tensor) -> Tensor:
-    """Map uint8 0 … 255 to float −2 … 2, the same scale for every client."""
-    return (pixels.float() / 255 - 0.5) / 0.25
+    """Map uint8 0 … 255 to float −2 … 2, the same scale for every client. Vectors stay."""
+    return pixels if pixels.is_floating_point() else (pixels.float() / 255 - 0.5) / 0.25
 
 
 TASK_CLASSES = {"classification": ClassificationTask}

@@ -181,7 +181,7 @@ def test_a_damaged_member_of_an_archive_is_corrupt(tmp_path: Path) -> None:
     [
         (
             {"train/cat/c.png": encoded(noise(0, 5, 4, 3))},
-            "cat/c.png has 4 × 5 pixels, but .*ant/z.PNG has 5 × 4; scale or crop all images",
+            "cat/c.png has 4 × 5 pixels, but .*ant/z.PNG has 5 × 4; data.image-size scales",
         ),
         ({"test/dog/a.png": PNG}, "class 'dog' has test images but no train image"),
         ({"train/cat/sub/a.png": PNG}, "train/cat/sub/a.png: expected .<client>/"),

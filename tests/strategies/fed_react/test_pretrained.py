@@ -140,8 +140,12 @@ BFLOAT16 = {"encoder.x": torch.zeros(2, dtype=torch.bfloat16)}  # which NumPy do
 def test_a_file_of_another_kind_cannot_be_read(tmp_path: Path, content: Any) -> None:
     file = tmp_path / "encoder.safetensors"
     file.write_bytes(content if isinstance(content, bytes) else torch_bytes(content))
-    reason = f"{file} cannot be read as a safetensors file of float32"
-    assert reason in error_message(tmp_path, file)
+    message, reason = (
+        error_message(tmp_path, file),
+        "cannot be read as a safetensors file of float32",
+    )
+    # A package that NumPy learns bfloat16 from may have been imported.
+    assert f"{file} {reason}" in message or (content is BFLOAT16 and "need float32" in message)
 
 
 @pytest.mark.parametrize(

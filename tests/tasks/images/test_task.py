@@ -81,7 +81,7 @@ def test_an_epoch_has_every_image_on_the_scale_of_the_encoder() -> None:
 
 
 def test_augmentation_is_each_clients_own_and_seeded() -> None:
-    augmented = image_learner(**{"classification.augment": True})
+    augmented = image_learner(**{"classification.augment": "crop-and-mirror"})
     cohort = image_cohort(augmented)
 
     def first(seed: int) -> torch.Tensor:

@@ -1,0 +1,153 @@
+"""Vectors in place of images: computed once, kept on the disk, and used by every method."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedproto_app
+from fedproto_app.data.images.pool import ImagePool, LoadedImages
+from fedproto_app.data.images.sources import load_pool
+from fedproto_app.data.images.vectors import KeptVectors, with_vectors
+from fedproto_app.models.pretrained import PretrainedEncoder
+from fedproto_app.settings import DataSettings, settings_from
+from fedproto_app.tasks.table import small_run
+from tests.data.images.made_images import encoded, noise, write_folder
+from tests.models.made_encoders import write_encoder
+
+TINTS = {"blue": 2, "green": 1, "red": 0}
+
+
+@pytest.fixture
+def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of images of several sizes, whose colour is the class."""
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    files = {}
+    for site in ("north", "south"):
+        for name, channel in TINTS.items():
+            for number in range(10):
+                pixels = noise(number, 6 + number, 9, 3) // 2
+                pixels[..., channel] += 100
+                files[f"{site}/{name}/{number}.png"] = encoded(pixels)
+    return write_folder(tmp_path / "photographs", files)
+
+
+def settings_of(photographs: Path, **changes: object) -> dict[str, object]:
+    """Return the settings of a run on vectors. The encoder lies beside the images."""
+    file = photographs.parent / "colours.onnx"
+    return {
+        "data.source": "class-folders",
+        "data.path": str(photographs),
+        "data.image-size": 8,
+        "data.pretrained-encoder": str(file if file.exists() else write_encoder(file)),
+        "data.partition.scheme": "given",
+        "data.partition.stages": 1,
+        **changes,
+    }
+
+
+def pool_of(photographs: Path, **changes: object) -> ImagePool:
+    return load_pool(data_of(photographs, **changes))
+
+
+def data_of(photographs: Path, **changes: object) -> DataSettings:
+    chosen = {"task": "classification", "method": "fedavg"}
+    return settings_from({**chosen, **settings_of(photographs, **changes)}).data
+
+
+def all_of(pool: ImagePool) -> LoadedImages:
+    return pool.train.load(np.arange(len(pool.train.labels)))
+
+
+def test_a_vector_stands_in_place_of_each_image(photographs: Path) -> None:
+    vectors, images = pool_of(photographs), pool_of(photographs, **{"data.pretrained-encoder": ""})
+    assert vectors.shape == (3, 1, 1)
+    assert images.shape == (3, 8, 8)
+    loaded = all_of(vectors).pixels
+    assert loaded.dtype == np.float32
+    means = all_of(images).pixels.mean(axis=(2, 3), keepdims=True) / 255
+    np.testing.assert_allclose(loaded, means, atol=0.01)  # 8 × 8 is scaled to 4 × 4
+    brightest = loaded[:, :, 0, 0].argmax(axis=1)
+    assert [TINTS[vectors.classes[label]] for label in vectors.train.labels] == brightest.tolist()
+
+
+def test_each_image_is_encoded_once(photographs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = all_of(pool_of(photographs)).pixels
+    (file,) = (photographs.parent / "fedproto" / "vectors").iterdir()
+    assert file.parent.stat().st_mode & 0o077 == 0
+    counts: list[int] = []
+    vectors = PretrainedEncoder.vectors
+
+    def counted(self: PretrainedEncoder, pixels: object) -> object:
+        counts.append(len(pixels))  # type: ignore[arg-type]
+        return vectors(self, pixels)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PretrainedEncoder, "vectors", counted)
+    np.testing.assert_array_equal(all_of(pool_of(photographs)).pixels, before)
+    assert not counts
+    write_folder(photographs, {"north/red/10.png": encoded(noise(99, 8, 8, 3))})
+    pool = pool_of(photographs)
+    for split in (pool.train, pool.test):
+        split.load(np.arange(len(split.labels)))
+    assert sum(counts) <= 1 + len(pool.test.labels)  # its neighbours in train are known
+    write_encoder(photographs.parent / "colours.onnx", 2.0)  # has vectors of its own
+    assert all_of(pool_of(photographs)).pixels.max() > 1.5 * before.max()
+    assert len([*file.parent.iterdir()]) == 2
+
+
+@pytest.mark.parametrize("obstacle", ["file", "damaged"])
+def test_without_a_place_to_keep_them_vectors_are_computed(
+    photographs: Path, obstacle: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = all_of(pool_of(photographs)).pixels
+    folder = photographs.parent / "fedproto" / "vectors"
+    (kept,) = folder.iterdir()
+    if obstacle == "damaged":
+        kept.write_bytes(b"no database" * 100)
+    else:
+        kept.unlink()
+        folder.rmdir()
+        folder.write_text("in the way")
+    np.testing.assert_array_equal(all_of(pool_of(photographs)).pixels, expected)
+    (record,) = [r for r in caplog.records if "cannot be kept in" in r.getMessage()]
+    assert str(folder) in record.getMessage()
+
+
+def test_an_image_without_a_finite_vector_is_corrupt(photographs: Path) -> None:
+    write_encoder(photographs.parent / "colours.onnx", 3e38)
+    pool = pool_of(photographs)
+    assert not all_of(pool).corrupt
+    write_encoder(photographs.parent / "colours.onnx", float("inf"))
+    loaded = all_of(pool_of(photographs))
+    assert len(loaded.corrupt) == len(pool.train.labels)
+    assert "turns it into NaN or infinite values" in loaded.corrupt[0]
+    assert not loaded.pixels.any()
+
+
+def test_vectors_of_another_length_are_not_taken(tmp_path: Path) -> None:
+    kept = KeptVectors(tmp_path / "a.sqlite")
+    kept.write({b"one": np.ones(3, np.float32), b"two": np.ones(4, np.float32)})
+    assert [*kept.read([b"one", b"two", b"three"], 3)] == [b"one"]
+
+
+@pytest.mark.parametrize("method", ["analytic", "census", "fedavg", "fedrep", "gldp"])
+def test_methods_learn_from_vectors(photographs: Path, method: str) -> None:
+    changes = {"rounds": 6, "output.pictures": False, "optimizer.learning-rate": 0.5}
+    settings = {**small_run("classification"), **settings_of(photographs), **changes}
+    settings |= {"method": method, "output.dir": str(photographs.parent / "runs")}
+    run = fedproto_app.run(settings, nodes=2, workers=1, progress=False)
+    assert run.summary["accuracy_local"] > 0.8
+    if method != "gldp":  # its prototypes are not kept
+        reddish = noise(1, 4, 3, 5, 20) // 2
+        reddish[:, 0] += 100
+        assert [*run.predict("north", reddish).idxmax(axis=1)] == ["red"] * 4
+
+
+def test_a_pool_may_be_replaced(photographs: Path) -> None:
+    pool = pool_of(photographs, **{"data.pretrained-encoder": ""})
+    turned = with_vectors(replace(pool, notes={"": "grey"}), data_of(photographs))
+    assert turned.notes == pool.notes | {"": "grey"}
+    assert len(turned.encoder) == 16
