@@ -363,6 +363,9 @@ class Predictor:
         samples: see `Run.predict`. Raises `DataError` for samples that do not fit.
         """
         outputs = self._task.predictions(self._parameters, self._scale, samples).double()
+        if not (finite := outputs.isfinite().all(dim=1)).all():
+            place = int(finite.int().argmin())
+            raise DataError(f"sample {place}: the model predicts no finite number for it")
         return (outputs.softmax(dim=1) if self.has_classes else outputs).cpu().numpy()
 
 

@@ -263,13 +263,16 @@ def require_writable(option: str, out: Path, data: str) -> None:
     if out.is_dir() or not out.parent.is_dir():
         fault = "is a folder" if out.is_dir() else f"there is no folder {out.parent}"
         raise FedProtoError(f"{option} {out}: {fault}")
+    if out.exists() and not out.is_file():  # it would be replaced by a file
+        raise FedProtoError(f"{option} {out}: is a device or a pipe; expected a file")
     if data and out.resolve().is_relative_to(Path(data).resolve()):
         raise FedProtoError(f"{option} {out}: is part of the data, which are never overwritten")
 
 
 def write_output(option: str, out: Path, content: bytes) -> None:
+    """Write or replace the file. A link stays, and the file that it leads to is replaced."""
     try:
-        write_whole(out, content)
+        write_whole(out.resolve(), content)
     except OSError as error:
         raise FedProtoError(f"{option} {out}: {error.strerror}") from None
 

@@ -78,7 +78,8 @@ def predict(
     if out is None:
         typer.echo(text.getvalue(), nl=False)
     else:
-        write_output("--out", out, text.getvalue().encode())
+        # A file's name may be no UTF-8.
+        write_output("--out", out, text.getvalue().encode(errors="surrogateescape"))
     console = Console(stderr=True, highlight=False)
     if predictor.has_classes:
         console.print(_summary(Counter(predictor.columns[place] for place in best)))

@@ -136,6 +136,8 @@ def open_tree(path: Path) -> Iterator[FileTree]:
         yield _Folder(path)
         return
     try:
+        if path.exists():
+            require_file(path)
         archive = ZipFile(path)
     except (BadZipFile, NotImplementedError):
         raise DataError(f"{path}: neither a folder nor a zip archive") from None

@@ -15,7 +15,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.files import require_room
+from fedproto_app.data.files import require_file, require_room
 
 Array = NDArray[np.generic]  # numbers or texts of any type
 
@@ -27,6 +27,8 @@ _FAULTS = (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error)
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
     """Open the archive at a path."""
+    if path.exists():
+        require_file(path)
     with path.open("rb") as file:
         try:
             arrays = np.load(file, allow_pickle=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,11 @@ class DataShape:
         values of a step if there are several and the source names them, else (). For images, the
         pretrained encoder if vectors stand in their place, else ().
     step: the step of the series in words, "" for series without times.
+    names: the names of the values of a step at this node, for sequences. They are not compared.
     """
 
     inputs: tuple[int, ...] = ()
     classes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     step: str = ""
+    names: tuple[str, ...] = field(default=(), compare=False)

@@ -272,7 +272,13 @@ def node_folders(run: Path) -> list[Path]:
 
     Raises `FedProtoError` if there is none.
     """
+    if not run.is_dir():
+        raise FedProtoError(f"{run}: no such folder")
     folders = [path for path in sorted((run / "state").glob("*")) if holds_kept_models(path)]
+    if not folders and (run / FILE_NAME).exists():
+        raise FedProtoError(f"{run}: the state of a node; name it with --state")
+    if not folders and (run / "settings.toml").exists():
+        raise FedProtoError(f"{run}: no client has a model yet; has the run ended?")
     if not folders:
         raise FedProtoError(
             f"{run}: no nodes' state in it; expected the folder of a simulation (deployed sites "

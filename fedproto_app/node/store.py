@@ -283,7 +283,7 @@ class ClientStore:
     def read_shape(self) -> DataShape:
         """Return the shape of the data. Raises `OSError` or `ValueError` if it cannot be read."""
         numbers = json.loads((self._folder / SHAPE_FILE).read_text(encoding="utf-8"))
-        lists = {name: tuple(numbers[name]) for name in ("inputs", "classes", "columns")}
+        lists = {name: tuple(numbers[name]) for name in ("inputs", "classes", "columns", "names")}
         return DataShape(**lists, step=numbers["step"])
 
     # --- files that can be computed again: a damaged one is treated as missing --------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,7 +26,8 @@ from fedproto_app.tasks.task import ClientT, Task, at_once, in_padded, shuffled
 
 NewSamples = Sequence[Any] | NDArray[Any]  # images, or sequences of any lengths
 
-ENCODED_AT_ONCE = 256  # samples per client, encoded without gradients; bounds the memory
+# Samples per client that are encoded without gradients, and their values. They bound the memory.
+ENCODED_AT_ONCE, MOST_VALUES = 256, 2**21
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,8 @@ class LabelledTask(Task[ClientT, LabelledT, LabelledBatch]):
         self, parameters: Mapping[str, Tensor], values: Tensor, lengths: Tensor | None = None
     ) -> Tensor:
         """Encode stored values [K, n, …] in chunks, without gradients: [K, n, D]."""
-        size = at_once(ENCODED_AT_ONCE, len(values))
+        size = max(1, min(ENCODED_AT_ONCE, MOST_VALUES // max(1, prod(values.shape[2:]))))
+        size = at_once(size, len(values))
         chunks = torch.split(values, size, dim=1)
         counts = [None] * len(chunks) if lengths is None else torch.split(lengths, size, dim=1)
         parts = zip(chunks, counts, strict=True)

@@ -218,7 +218,7 @@ def test_mistakes_are_told_in_one_line(
     [
         ((), "name either the folder of a run, or the folder of a node with --state"),
         (("{state}", "--state", "{state}"), "name either the folder of a run"),
-        (("{state}",), "no nodes' state in it; expected the folder of a simulation"),
+        (("{state}",), "the state of a node; name it with --state"),
         (("--state", "{state}"), "--state needs --data, or --site"),
     ],
 )

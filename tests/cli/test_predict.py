@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import fedproto_app
 from fedproto_app.core.errors import DataError
 from fedproto_app.tasks.table import small_run
 from tests.cli.conftest import Fedproto
+from tests.helpers.local_grid import LocalGrid, run_on, small_settings
 
 SITES, COLOURS = ("north", "south"), ("blue", "green", "red")
 
@@ -142,6 +144,120 @@ def test_columns_of_new_files_are_found_by_their_names(
     assert "values are b, a, but in training they were a, b" in " ".join(named.err.split())
     np.savez(tmp_path / "new.npz", points=x[0], offsets=[0, 20])
     assert rows_of(fedproto(*command, tmp_path / "new.npz").out)[0]["class"] == "b"
+
+
+def test_a_single_column_is_found_by_its_name(fedproto: Fedproto, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    (tmp_path / "cars").mkdir()
+    for site in SITES:
+        speed = rng.normal(size=200)
+        table = pd.DataFrame({"speed": speed, "charge": speed * 2})
+        table.to_csv(tmp_path / "cars" / f"{site}.csv", index=False)
+    settings = {
+        "data.path": str(tmp_path / "cars"),
+        "data.clusters.scheme": "given",
+        "data.sequences": {"target": "charge", "window": 10, "stride": 4, "scaling": "none"},
+        "method": "fedavg",
+    }
+    run = trained(tmp_path, "sequence-regression", "recordings", **settings)
+    new, command = tmp_path / "new.csv", ("predict", run.path, "--client", "north", "--data")
+    outputs = set()
+    for columns in (["speed"], ["speed", "charge"], ["charge", "speed"]):
+        table.tail(12)[columns].to_csv(new, index=False)
+        outcome = fedproto(*command, new)
+        assert outcome.code == 0, outcome.err
+        outputs.add(outcome.out)
+    assert len(outputs) == 1
+    table[["charge"]].to_csv(new, index=False)
+    assert "has no column 'speed'" in " ".join(fedproto(*command, new).err.split())
+
+
+def test_values_far_beyond_those_of_training_are_refused(
+    fedproto: Fedproto, moves: fedproto_app.Run, tmp_path: Path
+) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n5,6\n3.4e38,6\n")
+    outcome = fedproto("predict", moves.path, "--client", "north", "--data", tmp_path / "x.csv")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "sequence 0: 3.4e+38 is too large beside the values in training" in " ".join(
+        outcome.err.split()
+    )
+
+
+def test_outputs_replace_files_and_nothing_else(
+    fedproto: Fedproto, scans: fedproto_app.Run, tmp_path: Path
+) -> None:
+    new = tmp_path / "new"
+    draw(new / "a.png", "red", np.random.default_rng(1))
+    os.rename(new / "a.png", os.fsencode(new) + b"/sc\xe9n.png")
+    command = ("predict", scans.path, "--client", "north", "--data", new, "--out")
+    pipe, target, link = (tmp_path / name for name in ("pipe", "target.csv", "link.csv"))
+    os.mkfifo(pipe)
+    refused = fedproto(*command, pipe)
+    assert refused.code == 2
+    assert "is a device or a pipe; expected a file" in " ".join(refused.err.split())
+    assert pipe.is_fifo()
+    target.write_text("old")
+    link.symlink_to(target)
+    outcome = fedproto(*command, link)
+    assert outcome.code == 0, outcome.err
+    assert link.is_symlink()
+    assert b"\nsc\xe9n.png,red," in target.read_bytes()
+
+
+def test_pipes_other_formats_and_unfinished_runs_get_a_line(
+    fedproto: Fedproto, scans: fedproto_app.Run, tmp_path: Path
+) -> None:
+    draw(tmp_path / "mixed" / "a.png", "red", np.random.default_rng(1))
+    draw(tmp_path / "mixed" / "b.tif", "red", np.random.default_rng(1))
+    (tmp_path / "folder.npz").mkdir()
+    for name in ("pipe.npz", "pipe.png"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "begun" / "state").mkdir(parents=True)
+    (tmp_path / "begun" / "settings.toml").touch()
+    state = next((scans.path / "state").iterdir())
+    good = tmp_path / "mixed" / "a.png"
+    cases = [
+        (scans.path, tmp_path / "mixed", "b.tif: only images in .jpg, .jpeg, .png, .bmp are read"),
+        (scans.path, tmp_path / "mixed" / "b.tif", "b.tif: only images in .jpg"),
+        (scans.path, tmp_path / "folder.npz", "no image (.jpg, .jpeg, .png, .bmp) in it"),
+        (scans.path, tmp_path / "pipe.npz", "neither a file nor a folder"),
+        (scans.path, tmp_path / "pipe.png", "neither a file nor a folder"),
+        (tmp_path / "none", good, "none: no such folder"),
+        (tmp_path / "begun", good, "no client has a model yet; has the run ended?"),
+        (state, good, "the state of a node; name it with --state"),
+    ]
+    for run, data, message in cases:
+        outcome = fedproto("predict", run, "--client", "north", "--data", data)
+        assert (outcome.code, outcome.out) == (2, ""), message
+        assert message in " ".join(outcome.err.split()), outcome.err
+
+
+def test_a_deployed_state_reads_new_files_as_its_site_reads_its_own(
+    fedproto: Fedproto, tmp_path: Path
+) -> None:
+    """The run names no source. The sites' recordings have other columns, cut by semicolons."""
+    rng, nodes = np.random.default_rng(0), []
+    for site in SITES:
+        speed = rng.normal(size=120)
+        table = pd.DataFrame({"t": range(120), "speed": speed, "charge": 2 * speed, "more": 1})
+        folder = tmp_path / site
+        (folder / "cars").mkdir(parents=True)
+        table.to_csv(folder / "cars" / f"{site}.csv", index=False, sep=";")
+        (folder / "site.toml").write_text(
+            f'name = "{site}"\nstate-dir = "state"\n[data]\nsource = "recordings"\npath = "cars"\n'
+            'columns = ["speed"]\ntime-column = "t"\ndelimiter = "semicolon"\n'
+            '[data.sequences]\ntarget = "charge"\n'
+        )
+        nodes.append({"site": str(folder / "site.toml")})
+    sequences = {"target": "seconds", "window": 10, "stride": 4, "scaling": "client"}
+    changes = {"method": "fedavg", "data.sequences": sequences, "rounds": 2}
+    settings = small_settings(tmp_path, "sequence-regression", **changes)
+    run_on(LocalGrid(settings, nodes), settings)
+    table.tail(14).assign(t="unknown").to_csv(tmp_path / "new.csv", index=False, sep=";")
+    (state,) = (tmp_path / "south" / "state").glob("*/south")
+    outcome = fedproto("predict", "--state", state, "--data", tmp_path / "new.csv")
+    assert outcome.code == 0, outcome.err
+    assert [row["sample"] for row in rows_of(outcome.out)] == ["new.csv, row 10", "new.csv, row 14"]
 
 
 def test_what_does_not_fit_is_refused(

@@ -11,17 +11,19 @@ so the folder of a single client must lie in an outer folder.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from io import BytesIO
+from math import prod
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.data.files import FileTree, files_in, open_tree
+from fedproto_app.data.files import FileTree, files_in, open_tree, require_room
 from fedproto_app.data.format import OF_IMAGES, Answers, Candidate, Fit, Format, Reading, Source
 from fedproto_app.data.images.pool import (
     ImagePool,
@@ -34,12 +36,13 @@ from fedproto_app.data.images.pool import (
 from fedproto_app.settings import DataSettings
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp")
-_IMAGE = re.compile(r"\.(jpg|jpeg|png|bmp)$", re.IGNORECASE)
 _FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are too risky for untrusted files
 _GREY = ("1", "L", "LA")  # Pillow's modes
 MOST_PIXELS = 2**26  # 8192 x 8192, decoded to four times as many bytes. A 20 kB file may hold more
 _WIDE = ("I", "F")  # Pillow's modes with more than 8 bits, which it would cut off at 255
+TRAINED = "a train image"
 _OTHER_IMAGES = (".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2", ".avif", ".heic")
+_ANY_IMAGE = re.compile(rf"({'|'.join(map(re.escape, SUFFIXES + _OTHER_IMAGES))})$", re.IGNORECASE)
 _STAGE = "stage-[0-9]+"
 _LAYOUT = re.compile(
     rf"(?:(?P<client>(?!(?:train|test|{_STAGE})/)[^/]+)/)?"
@@ -113,13 +116,15 @@ def load_unlabelled_images(
     shape: None if the images only have to be alike. image_size: as in `DataSettings`. Raises
     `DataError` for an image of another size, or a damaged one.
     """
-    folder, names = files_in(path, _IMAGE, f"image ({', '.join(SUFFIXES)})")
-    first = "a train image"
+    folder, names = files_in(path, _ANY_IMAGE, f"image ({', '.join(SUFFIXES)})")
+    require_readable(names, folder)
+    first = TRAINED
     if shape is None:
         first, shape = names[0], (3, image_size, image_size)
         if not image_size:
             with open_tree(folder) as tree:
                 shape = (3, *_sides_of(tree, names[0], folder))
+    require_room(2 * len(names) * prod(shape), folder)
     pattern = Pattern(first, shape, scales=image_size > 0)
     images = _load(folder, names, pattern, np.arange(len(names)))
     for row, why in images.corrupt.items():
@@ -137,12 +142,17 @@ def _sides_of(tree: FileTree, name: str, folder: Path) -> tuple[int, int]:
     return height, width
 
 
-def _files(tree: FileTree, path: Path) -> list[ImageFile]:
-    """Return all images, in the order of the names."""
-    names = tree.names()
+def require_readable(names: Sequence[str], path: Path) -> None:
+    """Raise `DataError` for an image of a format that is not read."""
     for name in names:
         if name.lower().endswith(_OTHER_IMAGES):
             raise DataError(f"{path}: {name}: only images in {', '.join(SUFFIXES)} are read")
+
+
+def _files(tree: FileTree, path: Path) -> list[ImageFile]:
+    """Return all images, in the order of the names."""
+    names = tree.names()
+    require_readable(names, path)
     names = [name for name in names if name.lower().endswith(SUFFIXES)]
     wrapped = 0 if path.is_dir() else wrapping(names)
     if is_undivided([name[wrapped:] for name in names]):
@@ -262,9 +272,10 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
                 corrupt[row] = str(error) or type(error).__name__
                 continue
             if image.shape[1:] != pattern.shape[1:]:
+                remedy = "; data.image-size scales all images to one size"
                 raise DataError(
                     f"{path}: {name} has {_size(image.shape)} pixels, but {pattern.name} has "
-                    f"{_size(pattern.shape)}; data.image-size scales all images to one size"
+                    f"{_size(pattern.shape)}{'' if pattern.name == TRAINED else remedy}"
                 )
             if len(image) > pattern.shape[0]:
                 if (image != image[:1]).any():
@@ -294,14 +305,17 @@ def decode(data: bytes, side: int = 0) -> NDArray[np.uint8]:
     if not data:
         raise ValueError("empty file")
     try:
-        image = Image.open(BytesIO(data), formats=_FORMATS)
+        with warnings.catch_warnings(action="ignore", category=Image.DecompressionBombWarning):
+            image = Image.open(BytesIO(data), formats=_FORMATS)
     except UnidentifiedImageError:  # its text contains a memory address
         raise ValueError("not a JPEG, PNG or BMP image") from None
     with image:
         if image.width * image.height > MOST_PIXELS:
             raise ValueError(f"{image.width} x {image.height} pixels, more than {MOST_PIXELS}")
         mode = image.mode
-        if mode.startswith(_WIDE):
+        # Pillow reads 16-bit colours of a PNG as 8-bit ones. Only the form of its tiles shows them.
+        of_tiles = [str(tile[-1]) for tile in image.tile if image.format == "PNG"]
+        if mode.startswith(_WIDE) or any("16" in form for form in of_tiles):
             raise ValueError("more than 8 bits a pixel; save it with 8 bits a channel")
         grey = mode in _GREY
         if mode in ("P", "PA"):

@@ -65,7 +65,9 @@ def load_unlabelled(
     dimensions: the columns to read, in this order. If it is empty, the settings choose.
     """
     folder, names = files_in(path, SUFFIX, "CSV file")
-    choice = replace(settings.choice, columns=tuple(dimensions) or settings.choice.columns)
+    choice = settings.choice
+    if dimensions:  # then no other column is needed, not even that of the times
+        choice = replace(choice, columns=tuple(dimensions), time_columns=())
     with open_tree(folder) as tree:
         files = _steps_of(tree, names, folder, settings, choice)
         read = [float32_steps(values) for _, values in files]
@@ -214,7 +216,8 @@ def parse_steps(
 def _steps_columns(head: Head, choice: Choice) -> Columns:
     """Return the columns of the dimensions."""
     times = [head.place(name, "time-column") for name in choice.time_columns]
-    if not times and head.times is not None and head.names[head.times]:
+    first = "" if head.times is None else head.names[head.times]
+    if not times and head.times is not None and first and first not in choice.columns:
         times = [head.times]  # so that a column without a name is not taken for times
     places = [place for place in range(len(head.names)) if place not in times]
     if choice.columns:

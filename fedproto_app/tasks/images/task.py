@@ -253,7 +253,7 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
         )
 
     def read(self, path: Path) -> tuple[Sequence[str], NewSamples]:
-        if path.suffix.lower() != ".npz":
+        if path.is_dir() or path.suffix.lower() != ".npz":
             channels, height, width = self.shape.inputs
             shape = None if are_vectors(self.shape) else (channels, height, width)
             return load_unlabelled_images(path, shape, self.settings.data.image_size)

@@ -55,8 +55,10 @@ def sequence_settings(settings: Settings) -> SequenceSettings:
 
 def _shape_of(pool: SequencePool) -> DataShape:
     names, count = pool.dimensions, len(pool.dimensions)
-    has_names = count > 1 and names != numbered_dimensions(count)
-    return DataShape((count,), pool.classes, names if has_names else ())
+    if names == numbered_dimensions(count):
+        names = ()
+    # A single value needs no name to be told apart, and sites may name it differently.
+    return DataShape((count,), pool.classes, names if count > 1 else (), names=names)
 
 
 def read(settings: Settings) -> None:

@@ -223,9 +223,9 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
         return scaling_numbers(client.scaled)
 
     def read(self, path: Path) -> tuple[Sequence[str], NewSamples]:
-        if path.suffix.lower() != ".npz":
-            return csv_sequences.load_unlabelled(path, self.settings.data, self.shape.columns)
-        sequences = sequence_npz.load_unlabelled(path, self.shape.columns)
+        if path.is_dir() or path.suffix.lower() != ".npz":
+            return csv_sequences.load_unlabelled(path, self.settings.data, self.shape.names)
+        sequences = sequence_npz.load_unlabelled(path, self.shape.names)
         return numbered(sequences), sequences
 
     def stored(self, scale: Mapping[str, float], samples: NewSamples) -> tuple[Tensor, Tensor]:
@@ -233,10 +233,10 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
         longest, (dimensions,) = self.settings.data.sequences.steps, self.shape.inputs
         sequences = []
         for number, sample in enumerate(samples):
-            if (given := getattr(sample, "columns", None)) is not None and self.shape.columns:
-                if missing := [name for name in self.shape.columns if name not in given]:
+            if (given := getattr(sample, "columns", None)) is not None and self.shape.names:
+                if missing := [name for name in self.shape.names if name not in given]:
                     raise DataError(f"sequence {number} has no column {missing[0]!r}")
-                sample = sample[list(self.shape.columns)]  # a frame's columns may come in any order
+                sample = sample[list(self.shape.names)]  # a frame's columns may come in any order
             steps = as_array(sample, f"sequence {number}")
             if steps.ndim == dimensions == 1:
                 steps = steps[:, None]
@@ -253,7 +253,13 @@ class SequenceTask(LabelledTask[ClientSequences, CohortSequences]):
                 raise DataError(
                     f"sequence {number}: value {dimension} of step {step} is not finite"
                 )
-            sequences.append(scaled(resampled(steps, longest)))
+            with np.errstate(over="ignore"):
+                sequences.append(scaled(resampled(steps, longest)))
+            if not np.isfinite(sequences[-1]).all():
+                raise DataError(
+                    f"sequence {number}: {np.abs(steps).max():g} is too large beside the values "
+                    "in training"
+                )
         if not sequences:
             raise DataError("there is no sequence to predict for")
         unknown = np.zeros(len(sequences), np.int64)

@@ -80,6 +80,24 @@ def test_an_epoch_has_every_image_on_the_scale_of_the_encoder() -> None:
     assert sorted(shown.flatten(1).tolist()) == sorted(expected.flatten(1).tolist())
 
 
+def test_large_images_are_encoded_a_few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, counts = image_learner().task, list[int]()
+
+    def encode(parameters: object, inputs: torch.Tensor, lengths: object) -> torch.Tensor:
+        counts.append(inputs.shape[1])
+        return inputs.flatten(2)[..., :2]
+
+    monkeypatch.setattr(task, "encode", encode)
+    for side, most in ((16, 256), (512, 2), (2048, 1)):
+        counts.clear()
+        images = torch.zeros(1, 1, 3, side, side, dtype=torch.uint8).expand(
+            1, 300 // side + 3, -1, -1, -1
+        )
+        assert task.encode_all({}, images).shape == (1, images.shape[1], 2)
+        assert max(counts) <= most
+    assert sum(counts) == 3
+
+
 def test_augmentation_is_each_clients_own_and_seeded() -> None:
     augmented = image_learner(**{"classification.augment": "crop-and-mirror"})
     cohort = image_cohort(augmented)
