@@ -295,7 +295,7 @@ def _size(shape: tuple[int, ...]) -> str:
 def decode(data: bytes, side: int = 0) -> NDArray[np.uint8]:
     """Return the pixels of a JPEG, PNG or BMP file, [channels, height, width].
 
-    side: the height and width to which the image is scaled, 0 to leave it as it is.
+    side: the height and width that the image is scaled to, 0 to leave it as it is.
 
     As in the file, there are 3 channels (red, green, blue) or 1 (grey). Transparency is dropped.
     Raises `ValueError` or one of Pillow's errors if the file is damaged.

@@ -58,11 +58,11 @@ def with_vectors(pool: ImagePool, settings: DataSettings) -> ImagePool:
     `data.pretrained-encoder` names no encoder.
     """
     encoder = pretrained_encoder(settings.pretrained_encoder)
-    kept = KeptVectors((_folder.get() or _usual_folder()) / f"{encoder.digest}.sqlite")
+    store = KeptVectors((_folder.get() or _usual_folder()) / f"{encoder.digest}.sqlite")
 
     def turned(split: ImageSplit) -> ImageSplit:
         def load(positions: Positions) -> LoadedImages:
-            return _loaded(split, positions, encoder, kept)
+            return _loaded(split, positions, encoder, store)
 
         return replace(split, load=load)
 
@@ -76,32 +76,32 @@ def with_vectors(pool: ImagePool, settings: DataSettings) -> ImagePool:
 
 
 def _loaded(
-    split: ImageSplit, positions: Positions, encoder: PretrainedEncoder, kept: KeptVectors
+    split: ImageSplit, positions: Positions, encoder: PretrainedEncoder, store: KeptVectors
 ) -> LoadedImages:
     vectors = np.zeros((len(positions), encoder.length), dtype=np.float32)
     corrupt: dict[int, str] = {}
     for first in range(0, len(positions), READ_AT_ONCE):
         part = split.load(positions[first : first + READ_AT_ONCE])
         corrupt |= {first + row: reason for row, reason in part.corrupt.items()}
-        vectors[first : first + len(part.pixels)] = vectors_of(part.pixels, encoder, kept)
+        vectors[first : first + len(part.pixels)] = vectors_of(part.pixels, encoder, store)
     for row in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
         corrupt.setdefault(row, "the pretrained encoder turns it into NaN or infinite values")
     vectors[list(corrupt)] = 0
     return LoadedImages(vectors[:, :, None, None], corrupt)
 
 
-def vectors_of(pixels: NDArray[np.uint8], encoder: PretrainedEncoder, kept: KeptVectors) -> Vectors:
+def vectors_of(pixels: NDArray[np.uint8], encoder: PretrainedEncoder, store: KeptVectors) -> Vectors:
     """Return the vectors [n, D] of images [n, C, H, W]. Those that are not kept yet are computed
     and kept."""
     keys = [_key(image) for image in pixels]
-    known = kept.read(keys, encoder.length)
-    missing = [row for row, key in enumerate(keys) if key not in known]
+    by_key = store.read(keys, encoder.length)
+    missing = [row for row, key in enumerate(keys) if key not in by_key]
     if missing:
         vectors = encoder.vectors(torch.from_numpy(pixels[missing])).numpy()
         new = {keys[row]: vector for row, vector in zip(missing, vectors, strict=True)}
-        kept.write(new)
-        known |= new
-    return np.stack([known[key] for key in keys])
+        store.write(new)
+        by_key |= new
+    return np.stack([by_key[key] for key in keys])
 
 
 def _key(image: NDArray[np.uint8]) -> bytes:
@@ -117,17 +117,17 @@ class KeptVectors:
 
     def read(self, keys: Sequence[bytes], length: int) -> dict[bytes, Vectors]:
         """Return the kept vectors among these, each of this length."""
-        kept: dict[bytes, Vectors] = {}
+        vectors: dict[bytes, Vectors] = {}
 
         def look_up(file: sqlite3.Connection) -> None:
             query = (
                 f"SELECT image, vector FROM vectors WHERE image IN ({','.join('?' * len(keys))})"
             )
             for key, vector in file.execute(query, keys):
-                kept[key] = np.frombuffer(vector, np.float32)
+                vectors[key] = np.frombuffer(vector, np.float32)
 
         self._use(look_up)
-        return {key: vector for key, vector in kept.items() if len(vector) == length}
+        return {key: vector for key, vector in vectors.items() if len(vector) == length}
 
     def write(self, vectors: Mapping[bytes, Vectors]) -> None:
         rows = [(key, vector.tobytes()) for key, vector in vectors.items()]
