@@ -39,8 +39,9 @@ def predict(
 ) -> None:
     """Classify new images or sequences with a client's kept model.
 
-    Images are JPEG, PNG or BMP files of the run's size, at any depth of a
-    folder or archive, or the array x of an .npz file. Sequences are CSV files
+    Images are JPEG, PNG or BMP files at any depth of a folder or archive, or
+    the array x of an .npz file. They have the size of the run's images, unless
+    it scales them or has a pretrained encoder. Sequences are CSV files
     with a row per step, or an .npz file with x, or with points and offsets.
     Columns of CSV files are found by the names that they had in training.
     Recordings are cut into windows, so that the last row ends a window.

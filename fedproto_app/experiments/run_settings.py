@@ -63,7 +63,7 @@ def unclaimed_settings(changes: Mapping[str, object], nodes: int) -> Settings:
         raise SettingsError(
             f"nodes.minimum = {settings.nodes.minimum}: more than the {nodes} of --nodes"
         )
-    of_data = [("data", key) for key in ("path", "covariates", "groups")]
+    of_data = [("data", key) for key in ("path", "covariates", "groups", "pretrained_encoder")]
     for table, key in (*of_data, ("encoder", "path"), ("output", "dir")):
         section = getattr(settings, table)
         if path := getattr(section, key):

@@ -25,6 +25,7 @@ from fedproto_app.models.model import ENCODER, LinearHeadModel
 LONGEST_VECTOR, LARGEST_SIDE = 4096, 1024
 LINEAR = ENCODER + "linear."
 AT_ONCE = 8  # images that the network gets. More are not faster on a processor
+_FOLDER_OF_WEIGHTS = "session.model_external_initializers_file_folder_path"
 _EXPECTED = "expected a network that turns float32 images [n, 3, S, S], for any n, into [n, D]"
 
 
@@ -46,21 +47,36 @@ class PretrainedEncoder:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # errors are raised anyway
+        # Weights in other files would not be part of the digest.
+        options.add_session_config_entry(_FOLDER_OF_WEIGHTS, "/nonexistent")
         try:
             content = path.read_bytes()
             self.digest = sha256(content).hexdigest()[:16]
             self._session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
             self.side, self._input, self._output = _sizes_of(self._session)
-            self.length = self.vectors(torch.zeros(1, 3, 1, 1, dtype=torch.uint8)).shape[1]
-            if self.length > LONGEST_VECTOR:
-                raise ValueError(
-                    f"its vectors have {self.length} values, more than {LONGEST_VECTOR}"
-                )
+            self.length = self._checked_length()
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
         except Exception as error:  # whatever a damaged or foreign file causes
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise DataError(f"{path}: no pretrained encoder: {reason}; {_EXPECTED}") from None
+            if "external" in str(error).lower():
+                error = ValueError("its weights lie in another file; export them with it")
+            raise DataError(
+                f"{path}: no pretrained encoder: {_first_line(error)}; {_EXPECTED}"
+            ) from None
+
+    def _checked_length(self) -> int:
+        """Return D. Raises `ValueError` if the network does not treat each image by itself."""
+        shape = (AT_ONCE, 3, self.side, self.side)
+        images = torch.randint(256, shape, generator=torch.Generator().manual_seed(0)).byte()
+        together, alone = self.vectors(images), [self.vectors(image[None]) for image in images]
+        shapes = {vector.shape for vector in alone}
+        if together.ndim != 2 or len(together) != AT_ONCE or shapes != {together[:1].shape}:
+            raise ValueError("it does not return a vector for each image")
+        if not torch.allclose(torch.cat(alone), together, rtol=1e-3, atol=1e-4, equal_nan=True):
+            raise ValueError("the vector of an image depends on the other images")
+        if not 1 <= (length := together.shape[1]) <= LONGEST_VECTOR:
+            raise ValueError(f"its vectors have {length} values, not 1 to {LONGEST_VECTOR}")
+        return length
 
     def vectors(self, pixels: Tensor) -> Tensor:
         """Turn images [n, C, H, W] in uint8 into vectors [n, D] in float32.
@@ -76,8 +92,15 @@ class PretrainedEncoder:
         return torch.from_numpy(np.concatenate(parts))
 
     def _run(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        (vectors,) = self._session.run([self._output], {self._input: images})
+        try:
+            (vectors,) = self._session.run([self._output], {self._input: images})
+        except Exception as error:  # onnxruntime's errors have no type of their own
+            raise DataError(f"the pretrained encoder failed: {_first_line(error)}") from None
         return np.asarray(vectors, np.float32)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _sizes_of(session: Any) -> tuple[int, str, str]:
@@ -113,6 +136,8 @@ def pretrained_encoder(path: str) -> PretrainedEncoder:
         state = Path(path).stat()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if not Path(path).is_file():  # reading a pipe would wait for ever
+        raise DataError(f"{path}: is not a file")
     return _loaded(Path(path), state.st_size, state.st_mtime_ns)
 
 
@@ -133,7 +158,10 @@ class FixedVectorClassifier(LinearHeadModel):
 
 
 class VectorClassifier(LinearHeadModel):
-    """One layer with ReLU on vectors [K, B, D, 1, 1] as the encoder, and a linear head."""
+    """One layer with ReLU on vectors [K, B, D, 1, 1] as the encoder, and a linear head.
+
+    Vectors are scaled to the length √D, so that step sizes do not depend on the encoder's scale.
+    """
 
     never_negative = True
 
@@ -147,4 +175,5 @@ class VectorClassifier(LinearHeadModel):
 
     def encode(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         (vectors,) = inputs
-        return torch.relu(linear(parameters, LINEAR, vectors.flatten(start_dim=2)))
+        vectors = F.normalize(vectors.flatten(start_dim=2), dim=-1) * self._length**0.5
+        return torch.relu(linear(parameters, LINEAR, vectors))

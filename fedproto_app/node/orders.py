@@ -316,7 +316,7 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
     try:
         # A shard does not depend on where a run is written, so runs in one process share shards.
         of_data = settings.model_copy(update={"data": data, "output": OutputSettings()})
-        with kept_in(state_root(site) / "vectors"):
+        with kept_in(state_root(site) / "vectors") if site.state_dir else nullcontext():
             shard = _cached_shard(of_data, site.partition_id or 0, site.num_partitions)
     except OSError as error:
         raise DataError(f"cannot read its data: {system_fault(error)}") from None

@@ -43,6 +43,11 @@ class ServerImages:
 def server_images(settings: Settings, federation: Federation) -> ServerImages:
     """Return the server's images, or raise `SettingsError` or `DataError` if there are none."""
     shape = federation.shape
+    if settings.data.pretrained_encoder:
+        raise SettingsError(
+            f"data.pretrained-encoder = {settings.data.pretrained_encoder!r}: method = "
+            f"{settings.method!r} learns from images at the server, which makes no vectors of them"
+        )
     if path := os.environ.get(AUXILIARY):
         pool = _load(path, AUXILIARY, settings, shape)
         labelled = _labelled_as(pool, shape, settings)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from fedproto_app.core.errors import DataError
-from fedproto_app.models.pretrained import AT_ONCE, PretrainedEncoder, pretrained_encoder
+from fedproto_app.models.pretrained import (
+    AT_ONCE,
+    PretrainedEncoder,
+    VectorClassifier,
+    pretrained_encoder,
+)
 from tests.models.made_encoders import IMAGES, Shape, write_encoder, write_network
 
 FLAT = helper.make_node("Flatten", ["images"], ["vectors"])
@@ -71,7 +78,7 @@ def test_a_changed_file_is_another_encoder(tmp_path: Path) -> None:
         (("n", 4, 4, 3), "it takes tensor(float) ['n', 4, 4, 3]"),
         (("n", 3, "side", "side"), "it takes images of side pixels, not of 1 to 1024"),
         (("n", 3, 2000, 2000), "it takes images of 2000 pixels, not of 1 to 1024"),
-        (("n", 3, 64, 64), "its vectors have 12288 values, more than 4096"),
+        (("n", 3, 64, 64), "its vectors have 12288 values, not 1 to 4096"),
     ],
 )
 def test_other_networks_are_refused(tmp_path: Path, shape: Shape, message: str) -> None:
@@ -102,6 +109,62 @@ def test_the_only_output_of_vectors_is_taken(tmp_path: Path) -> None:
         PretrainedEncoder(path)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        (
+            [
+                ("ReduceMean", ["images"], ["mean"], {"axes": [0]}),
+                ("Sub", ["images", "mean"], ["d"], {}),
+                ("Flatten", ["d"], ["vectors"], {}),
+            ],
+            "the vector of an image depends on the other images",
+        ),
+        (
+            [
+                ("ReduceMean", ["images"], ["mean"], {"axes": [0]}),
+                ("Flatten", ["mean"], ["vectors"], {}),
+            ],
+            "it does not return a vector for each image",
+        ),
+        ([("Reshape", ["images", "one"], ["vectors"], {})], "the pretrained encoder failed: "),
+    ],
+)
+def test_networks_that_do_not_treat_each_image_by_itself_are_refused(
+    tmp_path: Path, nodes: list[tuple[str, list[str], list[str], dict[str, Any]]], message: str
+) -> None:
+    made = [helper.make_node(kind, *ends, **options) for kind, *ends, options in nodes]
+    one = helper.make_tensor("one", TensorProto.INT64, [2], [1, 48])
+    inputs: dict[str, Shape] = {"images": IMAGES}
+    path = write_network(tmp_path / "net.onnx", made, inputs, {"vectors": ("n", 48)}, [one])
+    with pytest.raises(DataError, match=message):
+        PretrainedEncoder(path)
+
+
+def test_weights_in_another_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would not be part of the digest."""
+    model = onnx.load(write_encoder(tmp_path / "a.onnx"))
+    factor = numpy_helper.from_array(np.ones(3, np.float32), "factor")
+    model.graph.initializer[0].CopyFrom(factor)
+    file = tmp_path / "b.onnx"
+    onnx.save_model(model, file, save_as_external_data=True, location="weights", size_threshold=0)
+    monkeypatch.chdir(tmp_path)  # where onnxruntime looks for them
+    with pytest.raises(DataError, match="its weights lie in another file; export them with it"):
+        PretrainedEncoder(file)
+
+
+def test_the_scale_of_vectors_does_not_matter_for_trained_layers() -> None:
+    model = VectorClassifier(4, 2, 3)
+    layer = model.encoder_parameters(torch.Generator().manual_seed(0))
+    parameters = {name: value.unsqueeze(0) for name, value in layer.items()}
+    vectors = torch.rand(1, 5, 4, 1, 1)
+    encoded = model.encode(parameters, vectors)
+    torch.testing.assert_close(model.encode(parameters, 1e6 * vectors), encoded)
+    assert torch.isfinite(model.encode(parameters, 0 * vectors)).all()
+
+
 def test_other_files_are_refused_in_a_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,9 +174,10 @@ def test_other_files_are_refused_in_a_line(
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=rf"{name}: no pretrained encoder: [^\n]+$"):
             PretrainedEncoder(tmp_path / name)
-    for path in (tmp_path / "none.onnx", tmp_path):
-        with pytest.raises(DataError, match=f"{path}: cannot be read: "):
-            pretrained_encoder(str(path))
+    with pytest.raises(DataError, match=r"none\.onnx: cannot be read: No such file"):
+        pretrained_encoder(str(tmp_path / "none.onnx"))
+    with pytest.raises(DataError, match=f"{tmp_path}: is not a file"):
+        pretrained_encoder(str(tmp_path))
     assert capfd.readouterr().err == ""
 
 

@@ -40,7 +40,6 @@ _FORMATS = ("JPEG", "PNG", "BMP")  # Pillow's other readers are too risky for un
 _GREY = ("1", "L", "LA")  # Pillow's modes
 MOST_PIXELS = 2**26  # 8192 x 8192, decoded to four times as many bytes. A 20 kB file may hold more
 _WIDE = ("I", "F")  # Pillow's modes with more than 8 bits, which it would cut off at 255
-TRAINED = "a train image"
 _OTHER_IMAGES = (".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".jp2", ".avif", ".heic")
 _ANY_IMAGE = re.compile(rf"({'|'.join(map(re.escape, SUFFIXES + _OTHER_IMAGES))})$", re.IGNORECASE)
 _STAGE = "stage-[0-9]+"
@@ -72,13 +71,15 @@ class ImageFile:
 class Pattern:
     """The first readable image, and the shape that all images must have.
 
-    notes: for `ImagePool.notes`. scales: whether images are scaled to this shape.
+    notes: for `ImagePool.notes`. scales: whether images are scaled to this shape. remedy:
+    what to do about images of another size.
     """
 
     name: str
     shape: tuple[int, int, int]
     notes: Mapping[str, str] = field(default_factory=dict)
     scales: bool = False
+    remedy: str = ""
 
 
 def load_class_folders(settings: DataSettings) -> ImagePool:
@@ -118,9 +119,9 @@ def load_unlabelled_images(
     """
     folder, names = files_in(path, _ANY_IMAGE, f"image ({', '.join(SUFFIXES)})")
     require_readable(names, folder)
-    first = TRAINED
+    first = "a train image"
     if shape is None:
-        first, shape = names[0], (3, image_size, image_size)
+        first, shape = "the first image", (3, image_size, image_size)
         if not image_size:
             with open_tree(folder) as tree:
                 shape = (3, *_sides_of(tree, names[0], folder))
@@ -240,7 +241,8 @@ def _pattern(tree: FileTree, files: Sequence[ImageFile], path: Path) -> Pattern:
         for file in reversed(firsts.values())  # so that a client's first image stays
         if channels[file.name] < channels[colour]
     }
-    return Pattern(first, (channels[colour], *size), grey)
+    remedy = "; data.image-size scales all images to one size"
+    return Pattern(first, (channels[colour], *size), grey, remedy=remedy)
 
 
 def _split(
@@ -272,10 +274,9 @@ def _load(path: Path, names: Sequence[str], pattern: Pattern, positions: Positio
                 corrupt[row] = str(error) or type(error).__name__
                 continue
             if image.shape[1:] != pattern.shape[1:]:
-                remedy = "; data.image-size scales all images to one size"
                 raise DataError(
                     f"{path}: {name} has {_size(image.shape)} pixels, but {pattern.name} has "
-                    f"{_size(pattern.shape)}{'' if pattern.name == TRAINED else remedy}"
+                    f"{_size(pattern.shape)}{pattern.remedy}"
                 )
             if len(image) > pattern.shape[0]:
                 if (image != image[:1]).any():

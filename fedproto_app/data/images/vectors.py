@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedproto_app.core.errors import DataError
 from fedproto_app.core.whole_file import make_private
-from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Positions
+from fedproto_app.data.images.pool import ImagePool, ImageSplit, LoadedImages, Pixels, Positions
 from fedproto_app.models.pretrained import PretrainedEncoder, pretrained_encoder
 from fedproto_app.settings import DataSettings
 
@@ -31,7 +32,7 @@ _LOG = getLogger(__name__)
 _LOCK_SECONDS = 60.0
 _folder = ContextVar[Path | None]("folder", default=None)
 _SCHEMA = """
-    CREATE TABLE IF NOT EXISTS vectors (image BLOB PRIMARY KEY, vector BLOB) WITHOUT ROWID
+    CREATE TABLE IF NOT EXISTS vectors (image BLOB PRIMARY KEY, vector BLOB)
 """
 
 Vectors = NDArray[np.float32]
@@ -48,7 +49,11 @@ def kept_in(folder: Path) -> Iterator[None]:
 
 
 def _usual_folder() -> Path:
-    return Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser() / "fedproto" / "vectors"
+    try:
+        home = Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser()
+    except RuntimeError:
+        raise DataError("this user has no home for the vectors of images; set FLWR_HOME") from None
+    return home / "fedproto" / "vectors"
 
 
 def with_vectors(pool: ImagePool, settings: DataSettings) -> ImagePool:
@@ -90,7 +95,7 @@ def _loaded(
     return LoadedImages(vectors[:, :, None, None], corrupt)
 
 
-def vectors_of(pixels: NDArray[np.uint8], encoder: PretrainedEncoder, store: KeptVectors) -> Vectors:
+def vectors_of(pixels: Pixels, encoder: PretrainedEncoder, store: KeptVectors) -> Vectors:
     """Return the vectors [n, D] of images [n, C, H, W]. Those that are not kept yet are computed
     and kept."""
     keys = [_key(image) for image in pixels]
@@ -124,7 +129,8 @@ class KeptVectors:
                 f"SELECT image, vector FROM vectors WHERE image IN ({','.join('?' * len(keys))})"
             )
             for key, vector in file.execute(query, keys):
-                vectors[key] = np.frombuffer(vector, np.float32)
+                if isinstance(vector, bytes):
+                    vectors[key] = np.frombuffer(vector, np.float32)
 
         self._use(look_up)
         return {key: vector for key, vector in vectors.items() if len(vector) == length}
@@ -139,6 +145,7 @@ class KeptVectors:
             return
         try:
             make_private(self._path.parent)
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # for this user alone
             with closing(sqlite3.connect(self._path, timeout=_LOCK_SECONDS)) as file, file:
                 file.execute(_SCHEMA)
                 work(file)

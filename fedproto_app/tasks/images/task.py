@@ -15,6 +15,7 @@ from torch import Tensor
 from fedproto_app.core.errors import DataError, SettingsError
 from fedproto_app.core.metrics import Metric
 from fedproto_app.core.randomness import torch_stream
+from fedproto_app.core.section import kebab
 from fedproto_app.data.formats.class_folders import load_unlabelled_images
 from fedproto_app.data.formats.image_npz import load_unlabelled_pixels
 from fedproto_app.data.images.clients import ClientImages, LabelledImages
@@ -81,6 +82,13 @@ def image_classifier(settings: ModelSettings, shape: DataShape) -> Model:
     """Return the classifier that the settings name."""
     classes = len(shape.classes)
     if are_vectors(shape):
+        for key in ("image_encoder", "width_factors"):
+            value = getattr(settings, key)
+            if value != type(settings).model_fields[key].default:
+                raise SettingsError(
+                    f"model.{kebab(key)} = {value!r}: for pixels, but data.pretrained-encoder "
+                    "makes vectors of them"
+                )
         return VectorClassifier(shape.inputs[0], classes, settings.representation_dim)
     if settings.image_encoder == "resnet18":
         if settings.factors != (1.0,):
@@ -268,6 +276,8 @@ class ClassificationTask(LabelledTask[ClientImages, CohortImages]):
             pixels = pixels.astype(np.uint8)
         fits = pixels.ndim == 4 and pixels.shape[1] in (1, 3)
         expected = "1 or 3, height, width"
+        if side := self.settings.data.image_size:  # images in files were scaled to it in training
+            fits, expected = fits and pixels.shape[2:] == (side, side), f"1 or 3, {side}, {side}"
         if not are_vectors(self.shape):
             fits = pixels.shape[1:] == self.shape.inputs
             expected = ", ".join(map(str, self.shape.inputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import fedproto_app
+from fedproto_app.core.errors import DataError, FedProtoError
 from fedproto_app.data.images.pool import ImagePool, LoadedImages
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.images.vectors import KeptVectors, with_vectors
@@ -78,6 +80,7 @@ def test_each_image_is_encoded_once(photographs: Path, monkeypatch: pytest.Monke
     before = all_of(pool_of(photographs)).pixels
     (file,) = (photographs.parent / "fedproto" / "vectors").iterdir()
     assert file.parent.stat().st_mode & 0o077 == 0
+    assert file.stat().st_mode & 0o077 == 0
     counts: list[int] = []
     vectors = PretrainedEncoder.vectors
 
@@ -127,9 +130,39 @@ def test_an_image_without_a_finite_vector_is_corrupt(photographs: Path) -> None:
     assert not loaded.pixels.any()
 
 
-def test_vectors_of_another_length_are_not_taken(tmp_path: Path) -> None:
+def test_settings_of_pixels_are_refused_for_vectors(photographs: Path) -> None:
+    chosen = {**small_run("classification"), **settings_of(photographs), "method": "fedavg"}
+    chosen |= {"output.dir": str(photographs.parent / "runs"), "output.pictures": False}
+    for method, key, value in (
+        ("fedavg", "model.image-encoder", "resnet18"),
+        ("fedproto", "model.width-factors", "1,0.5"),
+    ):
+        changed = {**chosen, "method": method, key: value}
+        with pytest.raises(FedProtoError, match=f"{key} = '{value}': for pixels, but data.pretr"):
+            fedproto_app.run(changed, nodes=2, workers=1, progress=False)
+    chosen |= {"method": "fedic", "data.partition.reserve-per-class": 1}
+    with pytest.raises(FedProtoError, match="'fedic' learns from images at the server"):
+        fedproto_app.run(chosen, nodes=2, workers=1, progress=False)
+
+
+def test_new_arrays_must_have_the_size_that_files_are_scaled_to(
+    photographs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**small_run("classification"), **settings_of(photographs), "method": "analytic"}
+    monkeypatch.chdir(photographs.parent)  # the encoder's path is made absolute
+    settings |= {"output.dir": "runs", "data.pretrained-encoder": "colours.onnx"}
+    run = fedproto_app.run(settings, nodes=2, workers=1, progress=False)
+    monkeypatch.chdir("/")
+    assert len(run.predict("north", noise(0, 2, 3, 8, 8))) == 2
+    with pytest.raises(DataError, match=r"expected uint8 from 0 to 255, \[n, 1 or 3, 8, 8\]"):
+        run.predict("north", noise(0, 2, 3, 9, 9))
+
+
+def test_vectors_of_another_length_or_type_are_not_taken(tmp_path: Path) -> None:
     kept = KeptVectors(tmp_path / "a.sqlite")
     kept.write({b"one": np.ones(3, np.float32), b"two": np.ones(4, np.float32)})
+    with sqlite3.connect(tmp_path / "a.sqlite") as file:
+        file.execute("INSERT INTO vectors VALUES (?, 7)", [b"three"])
     assert [*kept.read([b"one", b"two", b"three"], 3)] == [b"one"]
 
 
@@ -141,7 +174,7 @@ def test_methods_learn_from_vectors(photographs: Path, method: str) -> None:
     run = fedproto_app.run(settings, nodes=2, workers=1, progress=False)
     assert run.summary["accuracy_local"] > 0.8
     if method != "gldp":  # its prototypes are not kept
-        reddish = noise(1, 4, 3, 5, 20) // 2
+        reddish = noise(1, 4, 3, 8, 8) // 2
         reddish[:, 0] += 100
         assert [*run.predict("north", reddish).idxmax(axis=1)] == ["red"] * 4
 
