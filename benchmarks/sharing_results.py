@@ -1,6 +1,6 @@
 """docs/results/sharing.md: what sharing adds to the best that a client can do alone.
 
-    python -m benchmarks.sharing_results                    # all cells, about an hour of one core
+    python -m benchmarks.sharing_results                    # all cells, twenty minutes of one core
     python -m benchmarks.sharing_results milano demo        # the cells of two data sets
     python -m benchmarks.sharing_results --page-only        # from existing figures
 
