@@ -7,8 +7,8 @@ A wide file has 200 columns, a long one 300 clients with hourly values. *pandas*
 table. *pandas, series* also reads the times and makes a series for each client, sorted by time.
 *app* makes its checked series, ready for samples. Each reading is a process of its own. Its time,
 its processor time and its peak of memory, beyond the imports, are compared: the median over the
-turns. pandas from 3.1 on and the app read blocks of a file in threads, so on a busy machine only
-processor time means something.
+turns. pandas from 3.1 on reads parts of a file in threads if no column is read as times, so on a
+busy machine only processor time means something.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -38,19 +37,11 @@ def _quota() -> float:
 def in_threads(work: Callable[[Part], Result], parts: Iterable[Part]) -> Iterator[Result]:
     """Yield the result of `work` for each part, in the order of the parts.
 
-    Runs on `pool_size` threads. It suits large pieces of work in numpy, pandas or torch, which let
-    other threads run meanwhile. At most one part more than there are threads is taken before its
-    result is wanted. The first error in `work` is raised.
+    Runs on `pool_size` threads. It suits large pieces of work in numpy or torch, which let other
+    threads run meanwhile. The first error in `work` is raised.
     """
-    size = pool_size()
-    with ThreadPoolExecutor(size) as pool:
-        results = deque[Future[Result]]()
-        for part in parts:
-            results.append(pool.submit(work, part))
-            if len(results) > size:
-                yield results.popleft().result()
-        while results:
-            yield results.popleft().result()
+    with ThreadPoolExecutor(pool_size()) as pool:
+        yield from pool.map(work, parts)
 
 
 def pool_size() -> int:

@@ -19,7 +19,6 @@ from fedproto_app.core.errors import DataError
 from fedproto_app.data import files, table
 from fedproto_app.data.formats import csv_table
 from fedproto_app.data.recognition import reading_of
-from fedproto_app.maths import threads
 from fedproto_app.settings import settings_from
 from tests.data.made_tables import load, values_of, written
 
@@ -41,19 +40,6 @@ def test_blocks_make_the_whole_table(tmp_path: Path, quote: str, end: str) -> No
     assert values_of(clients) == {"a": list(range(50)), "b": [n / 4 for n in range(50)]}
     with pytest.raises(DataError, match="column 'c', line 2: 'ö0' is not a number"):
         load(path, "wide-csv")
-
-
-@pytest.mark.usefixtures("in_small_pieces")
-def test_texts_that_look_like_numbers_stay_texts_in_all_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(threads, "pool_size", lambda: 3)
-    names = [*["x1"] * 20, *["007"] * 20, *["7"] * 20]
-    rows = [f"{name},2024-01-01 {n % 20:02d}:00,{n}" for n, name in enumerate(names)]
-    path = written(tmp_path, "\n".join(["client,time,value", *rows, ""]))
-    clients = load(path, "long-csv", client_column="client", time_column="time")
-    values = {"x1": range(20), "007": range(20, 40), "7": range(40, 60)}
-    assert values_of(clients) == {name: list(numbers) for name, numbers in values.items()}
 
 
 @pytest.mark.usefixtures("in_small_pieces")

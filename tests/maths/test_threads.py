@@ -1,9 +1,7 @@
-"""The cores of this process, also within a container's quota, and work in threads."""
+"""The cores of this process, also within a container's quota."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,23 +33,3 @@ def test_a_quota_limits_the_cores(
     assert threads.pool_size() == min(2, expected)
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert threads.pool_size() == expected
-
-
-def test_work_in_threads_keeps_the_order_and_takes_few_parts_ahead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(threads, "pool_size", lambda: 3)
-    taken: list[int] = []
-
-    def parts() -> Iterator[int]:
-        for part in range(20):
-            taken.append(part)
-            yield part
-
-    def work(part: int) -> int:
-        time.sleep(0.005 * (3 - part % 4))  # later parts end earlier
-        return part
-
-    for position, result in enumerate(threads.in_threads(work, parts())):
-        assert result == position
-        assert len(taken) <= position + 4

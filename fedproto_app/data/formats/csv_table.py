@@ -13,7 +13,7 @@ import csv
 import re
 from collections.abc import Iterator
 from io import BytesIO
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,7 +35,6 @@ from fedproto_app.data.table import (
 )
 from fedproto_app.data.table_format import Sample, sample_of_rows, table_format
 from fedproto_app.data.table_source import TableFormat
-from fedproto_app.maths.threads import in_threads
 from fedproto_app.settings import DELIMITERS, DataSettings
 from fedproto_app.settings.choice import Decimal
 
@@ -106,41 +105,35 @@ class CsvFile(TableFile):
         names = [*columns.parts(columns.clients), *empty_end]
         missing: Any = {p: [""] if p in names else MISSING for p in used} if names else MISSING
         first = 0
-
-        def parsed(block: bytes) -> DataFrame:
-            nonlocal kinds
-            frame = parsed_as_kinds(block)
-            # pandas is quickest if it detects itself that cells are texts. It takes 007 for a
-            # number, so a column of texts whose cells may all be numbers is parsed again.
-            numbers = [place for place in columns.texts if frame[place].dtype.kind != "O"]
-            if numbers:
-                kinds = kinds | dict.fromkeys(numbers, object)  # other threads read the old one
-                frame = parsed_as_kinds(block)
-            return frame
-
-        def parsed_as_kinds(block: bytes) -> DataFrame:
-            return pd.read_csv(
-                BytesIO(block),
-                sep=self.delimiter,
-                decimal="," if style == "comma" and not in_texts else ".",
-                names=range(len(self.head.names)),
-                usecols=used,
-                dtype=kinds or None,
-                na_values=missing,
-                header=None,
-                index_col=False,
-                keep_default_na=False,
-                skip_blank_lines=False,  # in one column such a line is a missing value
-                # Blanks before a cell matter only to quotation marks, and slow pandas.
-                skipinitialspace=b'"' in block,
-                encoding="utf-8",
-                low_memory=False,
-            )
-
         try:
-            checked = _checked(text, self.head, self.delimiter, columns)
-            # Often only the first block is wanted, so the next ones are not parsed before it.
-            for frame in chain(map(parsed, islice(checked, 1)), in_threads(parsed, checked)):
+            for block in _checked(text, self.head, self.delimiter, columns):
+
+                def parsed(block: bytes = block, kinds: dict[int, Any] = kinds) -> DataFrame:
+                    return pd.read_csv(
+                        BytesIO(block),
+                        sep=self.delimiter,
+                        decimal="," if style == "comma" and not in_texts else ".",
+                        names=range(len(self.head.names)),
+                        usecols=used,
+                        dtype=kinds or None,
+                        na_values=missing,
+                        header=None,
+                        index_col=False,
+                        keep_default_na=False,
+                        skip_blank_lines=False,  # in one column such a line is a missing value
+                        # Blanks before a cell matter only to quotation marks, and slow pandas.
+                        skipinitialspace=b'"' in block,
+                        encoding="utf-8",
+                        low_memory=False,
+                    )
+
+                frame = parsed()
+                # pandas is quickest if it detects itself that cells are texts. It takes 007 for a
+                # number, so a column of texts whose cells may all be numbers is parsed again.
+                numbers = [place for place in columns.texts if frame[place].dtype.kind != "O"]
+                if numbers:
+                    kinds |= dict.fromkeys(numbers, object)
+                    frame = parsed()
                 for place in empty_end:
                     if (has_value := frame[place].notna().to_numpy()).any():
                         raise DataError(
