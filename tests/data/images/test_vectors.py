@@ -15,9 +15,11 @@ from fedproto_app.data.images.pool import ImagePool, LoadedImages
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.images.vectors import KeptVectors, with_vectors
 from fedproto_app.models.pretrained import PretrainedEncoder
+from fedproto_app.serving import Predictor, states_of
 from fedproto_app.settings import DataSettings, settings_from
 from fedproto_app.tasks.table import small_run
 from tests.data.images.made_images import encoded, noise, write_folder
+from tests.helpers.local_grid import LocalGrid, run_on, small_settings
 from tests.models.made_encoders import write_encoder
 
 TINTS = {"blue": 2, "green": 1, "red": 0}
@@ -156,6 +158,31 @@ def test_new_arrays_must_have_the_size_that_files_are_scaled_to(
     assert len(run.predict("north", noise(0, 2, 3, 8, 8))) == 2
     with pytest.raises(DataError, match=r"expected uint8 from 0 to 255, \[n, 1 or 3, 8, 8\]"):
         run.predict("north", noise(0, 2, 3, 9, 9))
+
+
+def test_sites_name_the_encoder_and_keep_vectors_in_their_state(
+    photographs: Path, tmp_path: Path
+) -> None:
+    nodes = []
+    for site in ("north", "south"):
+        write_encoder(photographs / site / "colours.onnx")
+        (photographs / site / "site.toml").write_text(
+            f'name = "{site}"\nstate-dir = "../../{site}"\ntells-classes = true\n[data]\n'
+            'source = "class-folders"\npath = "."\npretrained-encoder = "colours.onnx"\n'
+        )
+        nodes.append({"site": str(photographs / site / "site.toml")})
+    asked = {"data.pretrained-encoder": "wanted", "data.image-size": 8, "method": "analytic"}
+    stages = {"data.partition.stages": 1, "rounds": 1}
+    settings = small_settings(tmp_path, "classification", **asked, **stages)
+    run_on(LocalGrid(settings, nodes), settings)
+    (kept,) = (tmp_path / "south" / "vectors").iterdir()
+    assert kept.suffix == ".sqlite"
+    assert not (tmp_path / "fedproto").exists()
+    (state,) = (tmp_path / "south").glob("*/south")
+    predictor = Predictor(states_of(None, state), None)
+    names, values = predictor.read(photographs / "south" / "green")
+    assert len(names) == 10
+    assert {predictor.columns[n] for n in predictor(values).argmax(axis=1)} == {"green"}
 
 
 def test_vectors_of_another_length_or_type_are_not_taken(tmp_path: Path) -> None:
