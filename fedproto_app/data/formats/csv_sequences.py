@@ -62,7 +62,8 @@ def load_unlabelled(
     """Return the names and the sequences of the CSV files in a folder or archive, or of a single
     file. A recording is cut into windows, of which the last one ends with its last row.
 
-    dimensions: the columns to read, in this order. If it is empty, the settings choose.
+    dimensions: the columns to read, in this order. If it is empty, the settings choose. Raises
+    `DataError` for a recording that is shorter than a window.
     """
     folder, names = files_in(path, SUFFIX, "CSV file")
     choice = settings.choice
@@ -74,13 +75,17 @@ def load_unlabelled(
     if settings.source != "recordings":
         return names, read
     window, stride = settings.sequences.window, settings.sequences.stride
+    for name, steps in zip(names, read, strict=True):
+        if len(steps) < window:
+            raise DataError(
+                f"{folder}: {name} has {len(steps)} steps, fewer than data.sequences.window = "
+                f"{window}"
+            )
     windows = {
         f"{name}, row {end}": steps[end - window : end]
         for name, steps in zip(names, read, strict=True)
         for end in reversed(range(len(steps), window - 1, -stride))
     }
-    if not windows:
-        raise DataError(f"{folder}: no recording has data.sequences.window = {window} steps")
     return list(windows), list(windows.values())
 
 
