@@ -96,7 +96,8 @@ class Table:
     of the first column. order: the column that lines are sorted by, or "rows". view: the rows'
     view if they name none. Without a view a row has one line. paper: printed figures. pooled: with
     a line of trees on pooled data. by_labels: lines by the first two parts of the rows' names.
-    shown_rounds: lines by row and round. on_request: made only if it is named.
+    shown_rounds: lines by row and round. rivals: the rows that `better_off` compares with.
+    on_request: made only if it is named.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Table:
     pooled: bool = False
     by_labels: bool = False
     shown_rounds: Sequence[int] = ()
+    rivals: Sequence[str] = ()
     on_request: bool = False
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import fmean, stdev
 from typing import Any
@@ -21,7 +22,7 @@ from benchmarks.pages import Lines
 from benchmarks.results.declared import Table
 from fedproto_app.report.comparison import with_better_off
 from fedproto_app.report.runs import Group, Run, read_rounds
-from fedproto_app.tasks.metrics import UNKNOWN, error_text, percent_text
+from fedproto_app.tasks.metrics import BETTER_OFF, UNKNOWN, error_text, percent_text
 
 Groups = Mapping[str, Group]
 _POOLED = "LightGBM on pooled data"
@@ -34,8 +35,8 @@ def lines_of(table: Table, groups: Groups) -> Lines:
         return _by_labels(table, groups)
     if table.shown_rounds:
         return _by_round(table, groups)
-    if any(text.endswith(" better_off") for text in table.columns.values()):
-        groups = dict(zip(groups, with_better_off(list(groups.values())), strict=True))
+    if table.rivals:
+        groups = _with_better_off(table, groups)
     views = {name: _views(table, name) for name in groups if not table.rows[name].hidden}
     titles = {view["title"] for of_row in views.values() for view in of_row if _is_whole(view)}
     lines = [[table.first, *table.columns]]
@@ -51,6 +52,29 @@ def lines_of(table: Table, groups: Groups) -> Lines:
             ]
             lines.append([view["title"], *cells])
     return [*lines, *(_pooled_trees(table, groups) if table.pooled else [])]
+
+
+def _with_better_off(table: Table, groups: Groups) -> Groups:
+    """Return the groups with the share of clients that are better off than alone.
+
+    It is unknown for a seed of which a rival has no run here, as fewer rivals would flatter.
+    """
+    seeds = [
+        {run.summary["seed"] for run in groups[row].runs} if row in groups else set()
+        for row in table.rivals
+        if row in table.rows
+    ]
+    complete = set.intersection(*seeds)
+    result = {}
+    for name, group in zip(groups, with_better_off(list(groups.values())), strict=True):
+        runs = (
+            run
+            if run.summary["seed"] in complete
+            else replace(run, summary={**run.summary, BETTER_OFF: None})
+            for run in group.runs
+        )
+        result[name] = Group(tuple(runs))
+    return result
 
 
 def _views(table: Table, row: str) -> list[dict[str, Any]]:

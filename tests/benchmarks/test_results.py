@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,14 @@ IMAGES = page("classification").tables
 CLIENTS = "client,node,group,accuracy\n"  # the head of clients.csv
 
 
-def make_row(output: Path, table: Table, row: str, seed: int = 0, **changes: Any) -> None:
+def make_row(
+    output: Path,
+    table: Table,
+    row: str,
+    seed: int = 0,
+    errors: Sequence[float] = (0.25, 0.5),
+    **changes: Any,
+) -> None:
     """Create the finished run of a row.
 
     changes: with a dot, different settings, None for a setting that did not exist yet, and without,
@@ -59,9 +67,8 @@ def make_row(output: Path, table: Table, row: str, seed: int = 0, **changes: Any
     settings |= {key: value for key, value in changes.items() if "." in key}
     present = {key: value for key, value in settings.items() if value is not None}
     figures = {key: value for key, value in changes.items() if "." not in key}
-    make_run(
-        output / job.name, settings=present, seed=seed, **{"method": settings["method"], **figures}
-    )
+    method = {"method": settings["method"]}
+    make_run(output / job.name, errors, settings=present, seed=seed, **{**method, **figures})
 
 
 # --- what is declared ---------------------------------------------------------------------------
@@ -292,6 +299,21 @@ def test_forecasts_stand_in_the_order_of_the_median() -> None:
 
 
 # --- sections -----------------------------------------------------------------------------------
+
+
+def test_clients_are_better_off_than_all_rivals_or_nobody_knows(tmp_path: Path) -> None:
+    """In seed 1 Solo has no run, so only seed 0 counts."""
+    alone = {"parameters_up": 0, "parameters_down": 0}
+    for rival in FORECASTS.rivals:
+        for seed in (0, 1)[: 1 if rival == "solo" else 2]:
+            make_row(tmp_path, FORECASTS, rival, seed, [0.3, 0.4], **alone)
+    make_row(tmp_path, FORECASTS, "fedavg", 0, [0.2, 0.5])
+    make_row(tmp_path, FORECASTS, "fedavg", 1, [0.2, 0.2])
+    make_row(tmp_path, FORECASTS, "fedrep", 1, [0.2, 0.2])
+    lines = lines_of(FORECASTS, finished(FORECASTS, tmp_path))
+    place = lines[0].index("better off")
+    cells = {line[0]: line[place] for line in lines}
+    assert (cells["FedAvg"], cells["FedRep"], cells["Solo"]) == ("50.0%", "-", "-")
 
 
 def test_new_rows_replace_rows_of_their_title_and_the_others_stay_in_place() -> None:
