@@ -328,8 +328,9 @@ def _shard(settings: Settings, site: Site, *, simulated: bool) -> Shard:
 
 def _data_of(settings: Settings, site: Site, *, simulated: bool) -> DataSettings:
     """Return the settings of the data that the node reads."""
-    own = site.data.source is not None or not simulated
-    return site.reads(settings.data) if own else settings.data
+    if simulated and site.data.source is None:
+        return settings.data
+    return site.reads(settings.data)
 
 
 def _stored(settings: Settings, site: Site, *, simulated: bool) -> dict[str, Any]:

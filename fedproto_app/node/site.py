@@ -164,7 +164,7 @@ class Site(Section):
             target = {"target": data.sequences.target}
             update["sequences"] = run.sequences.model_copy(update=target)
         if run.pretrained_encoder:
-            update |= self._encodes(run.pretrained_encoder)
+            update |= self._encodes(run)
         if not self.is_dealt:
             update["least_periods"] = self.limits.least_periods
             scheme = {"scheme": "given"}
@@ -177,12 +177,12 @@ class Site(Section):
         require_meaning(read)
         return read
 
-    def _encodes(self, wanted: str) -> dict[str, object]:
+    def _encodes(self, run: DataSettings) -> dict[str, object]:
         """Return the setting for vectors of the site's pretrained encoder."""
         if not self.data.pretrained_encoder:
             raise SettingsError(
-                f"data.pretrained-encoder = {wanted!r}: this site has none; name the same file in "
-                "data.pretrained-encoder of the site's file"
+                f"data.pretrained-encoder = {run.pretrained_encoder!r}: this site has none; name "
+                "the same file in data.pretrained-encoder of the site's file"
             )
         return {"pretrained_encoder": self._path("pretrained_encoder")}
 

@@ -377,7 +377,7 @@ class DataSettings(Section):
     )
     image_size: Annotated[int, Field(ge=0, le=1024)] = setting(
         0,
-        "pixels to whose square images from `class-folders` are scaled (0: all have one size)",
+        "side in pixels of the squares that images of `class-folders` are scaled to (0: never)",
         "0 … 1024",
     )
     pretrained_encoder: str = setting(

@@ -146,20 +146,29 @@ def test_columns_of_new_files_are_found_by_their_names(
     assert rows_of(fedproto(*command, tmp_path / "new.npz").out)[0]["class"] == "b"
 
 
-def test_a_single_column_is_found_by_its_name(fedproto: Fedproto, tmp_path: Path) -> None:
+def recorded(folder: Path, *, load: bool) -> tuple[fedproto_app.Run, pd.DataFrame]:
+    """Make a run on recordings, whose charge is twice the speed. Return it and a recording.
+
+    load: whether there is a further column.
+    """
     rng = np.random.default_rng(0)
-    (tmp_path / "cars").mkdir()
+    (folder / "cars").mkdir()
     for site in SITES:
         speed = rng.normal(size=200)
-        table = pd.DataFrame({"speed": speed, "charge": speed * 2})
-        table.to_csv(tmp_path / "cars" / f"{site}.csv", index=False)
+        table = pd.DataFrame({"speed": speed, **({"load": rng.normal(size=200)} if load else {})})
+        table["charge"] = speed * 2
+        table.to_csv(folder / "cars" / f"{site}.csv", index=False)
     settings = {
-        "data.path": str(tmp_path / "cars"),
+        "data.path": str(folder / "cars"),
         "data.clusters.scheme": "given",
         "data.sequences": {"target": "charge", "window": 10, "stride": 4, "scaling": "none"},
         "method": "fedavg",
     }
-    run = trained(tmp_path, "sequence-regression", "recordings", **settings)
+    return trained(folder, "sequence-regression", "recordings", **settings), table
+
+
+def test_a_single_column_is_found_by_its_name(fedproto: Fedproto, tmp_path: Path) -> None:
+    run, table = recorded(tmp_path, load=False)
     new, command = tmp_path / "new.csv", ("predict", run.path, "--client", "north", "--data")
     outputs = set()
     for columns in (["speed"], ["speed", "charge"], ["charge", "speed"]):
@@ -294,19 +303,7 @@ def test_what_does_not_fit_is_refused(
 def test_recordings_are_cut_into_windows_that_end_with_the_last_row(
     fedproto: Fedproto, tmp_path: Path
 ) -> None:
-    rng = np.random.default_rng(0)
-    (tmp_path / "cars").mkdir()
-    for site in SITES:
-        speed = rng.normal(size=200)
-        table = pd.DataFrame({"speed": speed, "load": rng.normal(size=200), "charge": speed * 2})
-        table.to_csv(tmp_path / "cars" / f"{site}.csv", index=False)
-    settings = {
-        "data.path": str(tmp_path / "cars"),
-        "data.clusters.scheme": "given",
-        "data.sequences": {"target": "charge", "window": 10, "stride": 4, "scaling": "none"},
-        "method": "fedavg",
-    }
-    run = trained(tmp_path, "sequence-regression", "recordings", **settings)
+    run, table = recorded(tmp_path, load=True)
     new = table.tail(19)
     new[["load", "speed"]].to_csv(tmp_path / "new.csv", index=False)
     command = ("predict", run.path, "--client", "north", "--data", tmp_path / "new.csv")

@@ -190,8 +190,8 @@ def _pool_facts(
     facts.append(("decoded", f"{decoded}{drawn}; {corrupt} corrupt"))
     if settings.pretrained_encoder:
         encoder = pretrained_encoder(settings.pretrained_encoder)
-        of = f"{encoder.side} × {encoder.side} pixels by encoder {encoder.digest}"
-        facts.append(("vectors", f"{encoder.length} values an image, made from {of}"))
+        source = f"{encoder.side} × {encoder.side} pixels by encoder {encoder.digest}"
+        facts.append(("vectors", f"{encoder.length} values an image, made from {source}"))
     facts.append(("partition", _scheme(settings)))
     if reserved := settings.partition.reserve_per_class:
         facts.append(("reserved", f"{reserved} train images of each class, which no client gets"))

@@ -86,11 +86,11 @@ def test_each_image_is_encoded_once(photographs: Path, monkeypatch: pytest.Monke
     counts: list[int] = []
     vectors = PretrainedEncoder.vectors
 
-    def counted(self: PretrainedEncoder, pixels: object) -> object:
+    def counting(self: PretrainedEncoder, pixels: object) -> object:
         counts.append(len(pixels))  # type: ignore[arg-type]
         return vectors(self, pixels)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(PretrainedEncoder, "vectors", counted)
+    monkeypatch.setattr(PretrainedEncoder, "vectors", counting)
     np.testing.assert_array_equal(all_of(pool_of(photographs)).pixels, before)
     assert not counts
     write_folder(photographs, {"north/red/10.png": encoded(noise(99, 8, 8, 3))})
@@ -109,11 +109,11 @@ def test_without_a_place_to_keep_them_vectors_are_computed(
 ) -> None:
     expected = all_of(pool_of(photographs)).pixels
     folder = photographs.parent / "fedproto" / "vectors"
-    (kept,) = folder.iterdir()
+    (file,) = folder.iterdir()
     if obstacle == "damaged":
-        kept.write_bytes(b"no database" * 100)
+        file.write_bytes(b"no database" * 100)
     else:
-        kept.unlink()
+        file.unlink()
         folder.rmdir()
         folder.write_text("in the way")
     np.testing.assert_array_equal(all_of(pool_of(photographs)).pixels, expected)
@@ -171,12 +171,12 @@ def test_sites_name_the_encoder_and_keep_vectors_in_their_state(
             'source = "class-folders"\npath = "."\npretrained-encoder = "colours.onnx"\n'
         )
         nodes.append({"site": str(photographs / site / "site.toml")})
-    asked = {"data.pretrained-encoder": "wanted", "data.image-size": 8, "method": "analytic"}
+    changes = {"data.pretrained-encoder": "wanted", "data.image-size": 8, "method": "analytic"}
     stages = {"data.partition.stages": 1, "rounds": 1}
-    settings = small_settings(tmp_path, "classification", **asked, **stages)
+    settings = small_settings(tmp_path, "classification", **changes, **stages)
     run_on(LocalGrid(settings, nodes), settings)
-    (kept,) = (tmp_path / "south" / "vectors").iterdir()
-    assert kept.suffix == ".sqlite"
+    (file,) = (tmp_path / "south" / "vectors").iterdir()
+    assert file.suffix == ".sqlite"
     assert not (tmp_path / "fedproto").exists()
     (state,) = (tmp_path / "south").glob("*/south")
     predictor = Predictor(states_of(None, state), None)
