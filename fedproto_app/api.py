@@ -334,10 +334,10 @@ class Run:
     def predict(self, client: str, samples: NewSamples) -> DataFrame:
         """Predict the classes of new images or sequences with a client's kept model.
 
-        samples: images uint8 [n, channels, height, width], of the size that the run has (with a
-        pretrained encoder of any size), or n sequences [T, d] of any lengths. If the run's
-        sequences have named columns, those of data frames are found by name. They are treated like
-        the client's samples in the run.
+        samples: images uint8 [n, channels, height, width] of the run's size, or n sequences [T, d]
+        of any lengths. With a pretrained encoder and without data.image-size, images may have any
+        size. If the run's sequences have named columns, a data frame's columns are found by name.
+        Samples are treated like the client's samples in the run.
 
         Returns a row per sample and a column per class, with the class's probability. The heads of
         Fed-REACT, IFCA and FLSC know no probabilities, so only their order means something. If the

@@ -57,7 +57,7 @@ def lines_of(table: Table, groups: Groups) -> Lines:
 def _with_better_off(table: Table, groups: Groups) -> Groups:
     """Return the groups with the share of clients that are better off than alone.
 
-    It is unknown for a seed of which a rival has no run here, as fewer rivals would flatter.
+    It is unknown for a seed if a rival has no run of it here, as fewer rivals would flatter.
     """
     seeds = [
         {run.summary["seed"] for run in groups[row].runs} if row in groups else set()

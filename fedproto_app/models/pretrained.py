@@ -58,7 +58,7 @@ class PretrainedEncoder:
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror or error}") from None
         except Exception as error:  # whatever a damaged or foreign file causes
-            if "external" in str(error).lower():
+            if "external data" in str(error).lower():
                 error = ValueError("its weights lie in another file; export them with it")
             raise DataError(
                 f"{path}: no pretrained encoder: {_first_line(error)}; {_EXPECTED}"

@@ -20,7 +20,7 @@ from fedproto_app.data.images.clients import LabelledImages, images_at, reserved
 from fedproto_app.data.images.pool import ImagePool
 from fedproto_app.data.images.sources import load_pool
 from fedproto_app.data.shape import DataShape
-from fedproto_app.settings import Settings
+from fedproto_app.settings import DataSettings, Settings
 from fedproto_app.settings.paths import OUTPUT_ROOT
 from fedproto_app.strategies.common.federation import Federation
 
@@ -85,9 +85,12 @@ def _reserved(settings: Settings, federation: Federation) -> LabelledImages:
 
 def _load(path: str, key: str, settings: Settings, shape: DataShape) -> ImagePool:
     source = "image-npz" if Path(path).suffix == ".npz" else "class-folders"
-    data = settings.data.model_copy(update={"source": source, "path": path, "classes": ""})
+    skips = settings.data.corrupt_images
+    side = settings.data.image_size if source == "class-folders" else 0
     try:
-        pool = load_pool(data)
+        pool = load_pool(
+            DataSettings(source=source, path=path, corrupt_images=skips, image_size=side)
+        )
     except (DataError, OSError) as error:
         raise DataError(f"{key} = {path!r}: {error}") from None
     if pool.shape != shape.inputs:
